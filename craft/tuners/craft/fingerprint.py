@@ -65,13 +65,13 @@ def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
         _check_base(name, stack, bytes(weights.cpu().tolist()).hex(), tuple(shape.tolist()))
         stored = _read_factors(name, stack, tensors)
         if stored is not None:
-            if sketch_difference(sketch, stored.sketch().float()) > TOLERANCE:
+            if not sketch_difference(sketch, stored.sketch().float()) <= TOLERANCE:  # it may be NaN
                 raise ValueError(f"the factors of projection {name!r} that the CRAFT adapter carries are broken: copy it again")
             stack.set_factors(stored)
             continue
         trained_with = bytes(algorithm.cpu().tolist()).decode(errors="replace")
         difference = sketch_difference(sketch, stack.ready().sketch().float())
-        if trained_with != ALGORITHM or difference > TOLERANCE:
+        if trained_with != ALGORITHM or not difference <= TOLERANCE:
             raise ValueError(
                 f"the CRAFT adapter was trained in another basis than the factors of projection {name!r} that came out here "
                 f"(sketches differ by {difference:.2g}, at most {TOLERANCE:g} is rounding; decomposed by {trained_with}, here "

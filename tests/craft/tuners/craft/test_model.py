@@ -233,9 +233,10 @@ def test_a_broken_or_nameless_record_is_refused(tiny_model: TinyModel, tmp_path:
     with pytest.raises(ValueError, match="does not say which factors"):
         PeftModel.from_pretrained(tiny_model("bert"), folder)
     key = next(key for key in tensors if key.endswith("q_u3"))
-    save_file(tensors | {key: tensors[key].flip(0).contiguous()}, path)
-    with pytest.raises(ValueError, match="broken"):
-        PeftModel.from_pretrained(tiny_model("bert"), folder)
+    for broken in (tensors[key].flip(0).contiguous(), tensors[key] * torch.nan):
+        save_file(tensors | {key: broken}, path)
+        with pytest.raises(ValueError, match="broken"):
+            PeftModel.from_pretrained(tiny_model("bert"), folder)
 
 
 def test_the_default_ranks_are_64_or_what_a_narrow_model_has(tiny_model: TinyModel, tmp_path: Path) -> None:
