@@ -146,11 +146,10 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None =
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else None
         advice = f"its folder holds: {', '.join(names[:12]) or 'nothing'}" if names is not None else "nor is its folder there"
         raise DataUnavailable(f"no file {path}; {advice}")
-    if encoding is not None:
-        try:
-            codecs.lookup(encoding)
-        except LookupError:
-            raise DataError(f"encoding: got {encoding!r}; a name that Python knows: utf-8, cp1252, utf-16, ...") from None
+    try:
+        utf_8 = codecs.lookup(encoding or "utf-8").name == "utf-8"
+    except LookupError:
+        raise DataError(f"encoding: got {encoding!r}; a name that Python knows: utf-8, cp1252, utf-16, ...") from None
     faults = Faults(str(path), skip)
     try:
         _refuse_strange(path, encoding)
@@ -158,7 +157,7 @@ def read_rows(path: str | Path, encoding: str | None = None, skip: bool | None =
             rows = _read_parquet(path)
         else:
             read = _read_csv if path.suffix.lower() in (".csv", ".tsv") else _read_json
-            rows = read(path, encoding or "utf-8-sig", faults)
+            rows = read(path, "utf-8-sig" if encoding is None or utf_8 else encoding, faults)
     except UnicodeError as error:
         raise DataError(describe_no_text(path, encoding, skip is not None)) from error
     except OSError as error:

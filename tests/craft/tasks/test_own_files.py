@@ -118,9 +118,10 @@ def test_a_quote_that_swallows_rows_is_refused_where_it_opened(tmp_path, content
 )
 def test_files_as_spreadsheets_and_people_write_them_are_read(tmp_path, name, content, text):
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")
-    rows = read_rows(tmp_path / name)
-    assert rows.column("text")[0] == text
-    assert "" not in rows.columns
+    for encoding in (None, "UTF8"):
+        rows = read_rows(tmp_path / name, encoding)
+        assert rows.column("text")[0] == text
+        assert "" not in rows.columns
 
 
 @pytest.mark.parametrize(("title", "message"), [(5, "holds 5; text is expected"), ("\ud83d", "holds half a surrogate pair")])
