@@ -316,7 +316,7 @@ def _short(path: str, paths: Iterable[str]) -> str:
     parts = path.split(".")
     for start in range(len(parts) - 1, 0, -1):
         suffix = ".".join(parts[start:])
-        if not any(other != path and other.endswith(f".{suffix}") for other in paths):
+        if not any(other != path and f".{other}".endswith(f".{suffix}") for other in paths):
             return suffix.replace(".", "-")
     return path.replace(".", "-")
 

@@ -11,7 +11,16 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BartConfig, T5Config
 
-from craft.models.projections import LAYOUTS, WORDS, ends, find_layout, find_projections, linear_modules, target_modules
+from craft.models.projections import (
+    LAYOUTS,
+    WORDS,
+    ends,
+    find_layout,
+    find_projections,
+    find_targets,
+    linear_modules,
+    target_modules,
+)
 from craft.tuners.craft.config import CraftConfig
 
 TinyModel = Callable[..., Any]
@@ -86,6 +95,15 @@ def test_other_models_by_a_mapping() -> None:
         ("blocks.0.qkv", 16, 24),
         ("blocks.1.qkv", 16, 24),
     ]
+
+
+def test_modules_of_which_one_path_ends_as_another_are_stacks_apart() -> None:
+    model = torch.nn.ModuleDict({"proj": torch.nn.Linear(8, 8), "block": torch.nn.ModuleDict({"proj": torch.nn.Linear(8, 8)})})
+    stacks = find_targets(model, lambda path: path.endswith("proj"))
+    assert {name: [layer.module_name for layer in layers] for name, layers in stacks.items()} == {
+        "proj": ["proj"],
+        "block-proj": ["block.proj"],
+    }
 
 
 @pytest.mark.parametrize(
