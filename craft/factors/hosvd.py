@@ -45,11 +45,6 @@ class TuckerFactors:
         return self.u1.shape[1], self.u2.shape[1], self.u3.shape[1]
 
     @property
-    def shape(self) -> Ranks:
-        """(L, d_out, d_in) of the stack that was decomposed."""
-        return self.u1.shape[0], self.u2.shape[0], self.u3.shape[0]
-
-    @property
     def squared_norm(self) -> float:
         """||W||^2 of the stack; NaN without its singular values."""
         return float(self.singular_values[0].square().sum()) if self.singular_values else math.nan

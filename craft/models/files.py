@@ -181,7 +181,7 @@ READ = (
 def model_digest(name: str, revision: str | None = None) -> str | None:
     """Returns the SHA-256 of the model called `name`, in hexadecimal; None if not all of it is on this machine."""
     if is_gguf(name):
-        return gguf_digest(name)
+        return file_digest(_path(name))
     source = resolve_model(name, revision)
     config = on_disk(source, CONFIG, revision)
     if config is None or not weights_on_disk(source, revision):
@@ -202,11 +202,6 @@ def is_gguf(name: str) -> bool:
     return name.lower().endswith(SUFFIX)
 
 
-def gguf_digest(name: str) -> str | None:
-    """Returns the SHA-256, in hexadecimal, of the file of the model called `name`; None for a model that is no GGUF file."""
-    return file_digest(_path(name)) if is_gguf(name) else None
-
-
 def gguf_notes(name: str) -> list[str]:
     """Returns notes on the model's weights for plans and results; none for a model that is no GGUF file."""
     return list(json.loads((gguf_folder(name) / NOTES_FILE).read_text(encoding="utf-8"))) if is_gguf(name) else []
@@ -219,7 +214,8 @@ def gguf_folder(name: str) -> Path:
     """
     from craft.models import quiet_libraries
 
-    path, folder = _path(name), default_root() / "gguf" / str(gguf_digest(name))
+    path = _path(name)
+    folder = default_root() / "gguf" / file_digest(path)
     if folder.is_dir():
         return folder
     if find_spec("gguf") is None:

@@ -65,11 +65,11 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.ndim > 0)
 
 
-def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
-    """Counts what the model of `spec` will hold, from its `config.json` alone, with so many outputs of the head."""
+def planned_counts(spec: RunSpec) -> Counts:
+    """Counts what the model of `spec` will hold, from its `config.json` alone."""
     task = spec.task_row
     refuse_under_task_head(spec, task.kind)
-    return _planned_of(spec, task, num_labels)[0]
+    return _planned_of(spec, task)[0]
 
 
 def check_room(run: RunSpec) -> None:
@@ -92,9 +92,9 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
             raise ValueError(f"size {size:,}: one direction takes up to {dearest:,} parameters; give so many, or more")
 
 
-def _planned_of(spec: RunSpec, task: Task, num_labels: int | None = None) -> tuple[Counts, int, Adapted]:
-    labels = map(str, range(len(task.labels) if num_labels is None else num_labels))
-    return _planned(spec.base(task.kind, tuple(labels)), spec.method, json.dumps(spec.parameters, sort_keys=True))
+def _planned_of(spec: RunSpec, task: Task) -> tuple[Counts, int, Adapted]:
+    labels = tuple(map(str, range(len(task.labels))))
+    return _planned(spec.base(task.kind, labels), spec.method, json.dumps(spec.parameters, sort_keys=True))
 
 
 @lru_cache(maxsize=4096)

@@ -169,11 +169,10 @@ def rank_scaled_adamw(
     head_learning_rate: float = 1e-3,
     weight_decay: float = 0.0,
     adapter_name: str = "default",
-    reference: int = 64,
 ) -> torch.optim.AdamW:
     """Makes AdamW for a program that trains a CRAFT adapter itself, so that one rate serves all ranks.
 
-    `learning_rate` is that of J1, and of J2 and J3 at the reference rank. All else that trains, such as a task head, has
+    `learning_rate` is that of J1, and of J2 and J3 at rank 64. All else that trains, such as a task head, has
     `head_learning_rate` and `weight_decay`; J is never pulled to 0, where it would erase the weights.
     """
     adapter = model.base_model.craft_adapter(adapter_name)  # type: ignore[union-attr, operator]
@@ -181,4 +180,4 @@ def rank_scaled_adamw(
     weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in js]
     groups: list[dict[str, Any]] = [{"params": list(adapter.parameters()), "lr": learning_rate, "weight_decay": 0.0}]
     groups += [{"params": weights, "lr": head_learning_rate, "weight_decay": weight_decay}] if weights else []
-    return adamw(scale_by_rank(groups, adapter, reference))
+    return adamw(scale_by_rank(groups, adapter, 64))

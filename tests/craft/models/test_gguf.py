@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from craft.models import Base
-from craft.models.files import gguf_digest, gguf_folder, gguf_notes
+from craft.models.files import gguf_folder, gguf_notes, model_digest
 from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
 from craft.results import MODEL_DIGEST, ModelUnavailable, ModelUnsuited
 from craft.spec import RunSpec
@@ -87,7 +87,7 @@ def test_the_file_is_read_once_and_its_configuration_is_the_written_one(
     assert {name: weight.shape for name, weight in model.named_parameters()} == {
         name: weight.shape for name, weight in source.named_parameters()
     }
-    assert gguf_folder(str(path)) == gguf_folder(str(first)) == cache / "gguf" / str(gguf_digest(str(path)))
+    assert gguf_folder(str(path)) == gguf_folder(str(first)) == cache / "gguf" / str(model_digest(str(path)))
     assert "reading" not in capfd.readouterr().err
 
 
@@ -187,9 +187,9 @@ def test_files_of_one_folder_are_never_mixed_up(
     assert torch.equal(weight(str(first)), source.get_parameter(place))
     assert torch.equal(weight(str(second)), other.get_parameter(place))
     assert torch.equal(weight("tiny.gguf"), other.get_parameter(place))
-    assert gguf_digest(str(first)) == gguf_digest(str(path)) != gguf_digest(str(second))
+    assert model_digest(str(first)) == model_digest(str(path)) != model_digest(str(second))
     written.write(tmp_path / "tiny.gguf", source)
-    assert gguf_digest("tiny.gguf") == gguf_digest(str(path))
+    assert model_digest("tiny.gguf") == model_digest(str(path))
     assert torch.equal(weight("tiny.gguf"), source.get_parameter(place))
 
 
@@ -200,7 +200,7 @@ def test_an_adapter_of_a_run_comes_back_to_the_file_alone(
     spec = tiny_spec(model=str(path), training={"epochs": 1, "max_length": 48})
     result = train_run(spec, tmp_path / "run")
     assert planned_counts(spec).trainable_parameters == result.counts.trainable_parameters
-    assert result.facts[MODEL_DIGEST] == gguf_digest(str(path))
+    assert result.facts[MODEL_DIGEST] == model_digest(str(path))
     formats = f"Q8_0 {1 + 7 * written.LAYERS}, F32 {1 + 2 * written.LAYERS}"
     assert f"weights dequantized from GGUF (tensors: {formats})" in result.notes
 
