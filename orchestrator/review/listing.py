@@ -30,7 +30,7 @@ from orchestrator.review.status import Progress
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.client import TrackingError, resolve_uri, sqlite_file
+from orchestrator.tracking.client import TrackingError, find_all, find_runs, resolve_uri, sqlite_file
 from orchestrator.tracking.desired import SWEEP_ID
 
 STATES = {"lost": "interrupted", "empty": "nothing yet"}
@@ -190,12 +190,10 @@ def _runs(uri: str | None, sweep_id: str) -> tuple[Any, list[Any]]:
     file = None if uri is None else sqlite_file(uri)
     if uri is None or (file is not None and not file.is_file()):
         return None, []
-    from orchestrator.tracking.client import find_runs
     from orchestrator.tracking.reader import StoreReader
 
     client = StoreReader(uri).client
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    return client, list(find_runs(client, experiments, f"tags.`{SWEEP_ID}` = '{sweep_id}'")) if experiments else []
+    return client, list(find_runs(client, f"tags.`{SWEEP_ID}` = '{sweep_id}'"))
 
 
 def _left(state: State, client: Any, uri: str | None, runs: Sequence[Any]) -> list[str]:
@@ -203,20 +201,12 @@ def _left(state: State, client: Any, uri: str | None, runs: Sequence[Any]) -> li
     places = {place.storage for fact in facts if "://" in fact and (place := place_of(fact)) is not None}
     lines = [f"checkpoints and adapters in {place}" for place in sorted(places)]
     if client is not None and runs:
-        versions = [version for version in _versions(client) if version.run_id in {run.info.run_id for run in runs}]
+        every, ids = find_all(client.search_model_versions, max_results=1000), {run.info.run_id for run in runs}
+        versions = [version for version in every if version.run_id in ids]
         lines += [f"version {version.version} of the registered model {version.name}" for version in versions]
         command = f"mlflow gc --backend-store-uri {redact(uri or '')}"
         lines.append(f"parameters and metrics of the runs, which MLflow marks as deleted, until: {command}")
     return [*lines, "adapters that were taken out, and the caches (craft-sweeps cache)"]
-
-
-def _versions(client: Any) -> list[Any]:
-    versions, token = list[Any](), ""
-    while True:
-        page = client.search_model_versions(max_results=1000, page_token=token or None)
-        versions += page
-        if not (token := page.token or ""):
-            return versions
 
 
 def remove(removal: Removal) -> list[str]:

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -108,8 +108,7 @@ def open_experiment(uri: str, sweep: str, experiment: str | None, sweep_id: str 
     client, file = open_store(uri), sqlite_file(uri)
     if sweep_id is not None:
         query = f"tags.`{SWEEP_ID}` = '{sweep_id}' and tags.`{KIND}` = '{SWEEP_KIND}'"
-        places = [place.experiment_id for place in client.search_experiments()]
-        for run in find_runs(client, places, query):
+        for run in find_runs(client, query):
             return client, str(run.info.experiment_id)
     present, name = named_experiment(client, sweep, experiment), experiment or sweep
     if present is None:
@@ -179,17 +178,21 @@ def make_sqlite(file: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def find_runs(client: MlflowClient, experiments: Sequence[str], query: str) -> Iterator[Run]:
-    """Yields the runs of experiments that match, oldest first."""
+def find_all(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator[Any]:
+    """Yields all that a search of MLflow's client finds, which answers with a page at a time."""
     token: str | None = None
     while True:
-        page = client.search_runs(
-            [*experiments], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=token
-        )
+        page = search(*arguments, **named, page_token=token)
         yield from page
-        token = page.token
-        if not token:
+        if not (token := page.token):
             return
+
+
+def find_runs(client: MlflowClient, query: str, experiment: str | None = None) -> Iterator[Run]:
+    """Yields the runs of an experiment, or of all, that match, oldest first."""
+    places = [experiment] if experiment else [place.experiment_id for place in find_all(client.search_experiments)]
+    order = ["attributes.start_time ASC"]
+    yield from find_all(client.search_runs, places, query, max_results=1000, order_by=order) if places else ()
 
 
 def is_refusal(error: Exception) -> bool:

@@ -37,8 +37,7 @@ class StoreReader:
         return sorted({run.data.tags[names.SWEEP] for run in self.sweep_runs()})
 
     def sweep_runs(self) -> list[Run]:
-        experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
-        return list(find_runs(self.client, experiments, SWEEPS)) if experiments else []
+        return list(find_runs(self.client, SWEEPS))
 
     def sweep_run(self, name: str) -> Run | None:
         """Returns the sweep's own run, the newest of that name."""
@@ -48,7 +47,7 @@ class StoreReader:
     def trial_run(self, sweep: Run, key: str) -> Run | None:
         trials = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
         query = f"{trials} and tags.`{names.KEY}` = '{key.replace(chr(39), '')}'"
-        return next(find_runs(self.client, [sweep.info.experiment_id], query), None)
+        return next(find_runs(self.client, query, sweep.info.experiment_id), None)
 
     def log(self, sweep: Run) -> Path:
         tags = sweep.data.tags

@@ -210,7 +210,7 @@ class SweepStore:
     def _search(self, condition: str) -> None:
         """Reads the sweep's runs. A lost request that is done late makes a second run of a key: the older run stays, the
         other one is deleted."""
-        for run in find_runs(self.client, [self.experiment], f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}"):
+        for run in find_runs(self.client, f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}", self.experiment):
             place = run.data.tags.get(names.KIND, ""), run.data.tags.get(names.KEY, "")
             earlier_run = self.runs.get(place)
             if earlier_run is None:
