@@ -5,6 +5,7 @@ If a store has two sweeps of one name (two folders, one store), the newer one is
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from orchestrator.tracking.client import TrackingError, explained, find_runs, op
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
+ID = re.compile(r"[0-9a-f]{32}")
 SWEEPS = f"tags.`{names.KIND}` = '{names.SWEEP_KIND}'"
 
 
@@ -37,7 +39,9 @@ class StoreReader:
         return sorted({run.data.tags[names.SWEEP] for run in self.sweep_runs()})
 
     def sweep_runs(self) -> list[Run]:
-        return list(find_runs(self.client, SWEEPS))
+        """Returns the sweeps' own runs, but for those whose tags somebody has changed: an id names a file in the cache."""
+        runs = [(run, run.data.tags) for run in find_runs(self.client, SWEEPS)]
+        return [run for run, tags in runs if tags.get(names.SWEEP) and ID.fullmatch(tags.get(names.SWEEP_ID, ""))]
 
     def sweep_run(self, name: str) -> Run | None:
         """Returns the sweep's own run, the newest of that name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +64,7 @@ def record(
 def begin(folder: Path, **content: Any) -> None:
     """Writes the effective file of a sweep, and the start of its log."""
     (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
-    opened = Opened(sweep=content["name"], sweep_id=content["name"] + "0" * 32)
+    opened = Opened(sweep=content["name"], sweep_id=uuid.uuid5(uuid.NAMESPACE_URL, content["name"]).hex)
     write_log(folder, opened, SessionStarted(sweep=content, configurations=1, trainings=1))
 
 

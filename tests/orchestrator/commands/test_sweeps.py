@@ -141,6 +141,22 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
     assert runs("kept") == []
 
 
+@pytest.mark.parametrize("tag", ["craft.sweep_id", "craft.sweep"])
+def test_a_run_whose_tags_somebody_has_changed_is_no_sweep_and_names_no_file(tag: str, uri: str, cli: Cli, here: Path) -> None:
+    from mlflow import MlflowClient
+
+    mine = here / "mine.jsonl"
+    mine.write_text("mine\n")
+    folder, client = finished("done", uri), MlflowClient(uri)
+    assert main(["replay", str(folder), "--tracking-uri", uri]) == 0
+    tags = {"craft.kind": "sweep", "craft.sweep": "hostile", "craft.sweep_id": "6" * 32}
+    tags |= {tag: str(mine.with_suffix("")) if tag == "craft.sweep_id" else ""}
+    run = client.create_run(client.get_experiment_by_name("done").experiment_id, tags=tags)
+    client.log_text(run.info.run_id, "not mine\n", "log/000000000000.jsonl")
+    assert [row["sweep"] for row in cli("list", "--tracking-uri", uri, "--json").report["sweeps"]] == ["done"]
+    assert mine.read_text() == "mine\n"
+
+
 def test_what_is_on_other_storage_stays_and_is_said(cli: Cli) -> None:
     folder = record(
         Path("runs/far"), {"LoRA r1": (100, over_seeds(80.0, 81.0))},
