@@ -269,8 +269,8 @@ def check_store(uri: str, sweep: str | None = None, experiment: str | None = Non
     quiet_mlflow()
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
     with explained(uri, "does not answer", "; check --tracking-uri, and that the server runs"):
+        client = MlflowClient(uri)
         if sweep is None:
             client.search_experiments(max_results=1)
             return "answers"
