@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from orchestrator.sweepfile.settings import default_uri
@@ -116,7 +116,11 @@ def open_experiment(uri: str, sweep: str, experiment: str | None, sweep_id: str 
         if not has_server(uri):
             home = file.parent if file is not None else Path.cwd()
             location = ((home / ARTIFACTS).resolve() / (re.sub(r"[^\w\-]", "_", name) or "_")).as_uri()
-        return client, client.create_experiment(name, artifact_location=location, tags=EXPERIMENT_TAGS)
+        try:
+            return client, client.create_experiment(name, artifact_location=location, tags=EXPERIMENT_TAGS)
+        except Exception:
+            if (present := named_experiment(client, sweep, experiment)) is None:  # no other sweep was sooner
+                raise
     if present.lifecycle_stage == "deleted":
         client.restore_experiment(present.experiment_id)
     return client, str(present.experiment_id)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import check as check_sweep
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking.client import TrackingError, check_store, has_server, resolve_uri
+from orchestrator.tracking.client import TrackingError, check_store, has_server, named_experiment, resolve_uri
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import SweepStore
 from tests.orchestrator.logged import FILE, SweepLog, entry, mirror, runs
@@ -127,6 +130,47 @@ def test_the_variables_of_mlflow_are_read(uri: str, monkeypatch: pytest.MonkeyPa
     assert MlflowClient(uri).get_experiment(SweepStore(uri, "demo", "5" * 32).experiment).name == "by number"
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "77")
     with pytest.raises(TrackingError, match=r"MLFLOW_EXPERIMENT_ID is 77, and .* has no such experiment"):
+        check_store(uri, "demo")
+
+
+def test_an_experiment_that_another_sweep_makes_at_the_same_moment_is_shared(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*names: Any) -> Any:
+        if (present := named_experiment(*names)) is None:
+            MlflowClient(uri).create_experiment("demo")
+        return present
+
+    monkeypatch.setattr("orchestrator.tracking.client.named_experiment", ask)
+    assert MlflowClient(uri).get_experiment(SweepStore(uri, "demo", "5" * 32).experiment).name == "demo"
+
+
+def test_all_pages_of_experiments_are_read(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = train(tmp_path, {})
+    sweep.close()
+    mirror(tmp_path, uri)
+    MlflowClient(uri).create_experiment("a newer one")
+    search = MlflowClient.search_experiments
+    monkeypatch.setattr(MlflowClient, "search_experiments", lambda self, **named: search(self, **named | {"max_results": 1}))
+    assert StoreReader(uri).sweep_names() == ["demo"]
+    MlflowClient(uri).rename_experiment(runs(uri)["sweep", "demo"].info.experiment_id, "of last week")
+    assert SweepStore(uri, "demo", "5" * 32).runs.keys() == runs(uri, "of last week").keys()
+
+
+def age(file: Path) -> str:
+    with closing(sqlite3.connect(file)) as store, store:
+        store.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+    return f"sqlite:///{file}"
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [(age, "MlflowException: .*schema"), (lambda _: "mssql+pymssql://host/db", "ModuleNotFoundError: .*pymssql")],
+    ids=["old", "without its driver"],
+)
+def test_a_database_that_cannot_be_opened_is_a_sentence(
+    address: Callable[[Path], str], said: str, empty_store: Path, tmp_path: Path
+) -> None:
+    uri = address(Path(shutil.copy(empty_store, tmp_path / "copy.db")))
+    with pytest.raises(TrackingError, match=f"does not answer .{said}"):
         check_store(uri, "demo")
 
 
