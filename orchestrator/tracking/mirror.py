@@ -153,6 +153,7 @@ class Mirror:
             settled = make_equal(give_up)
         except Exception as error:  # stores, their drivers and the network have errors of their own
             run, settled = store.runs.get(place) or self.sweep_run, give_up
+            self._failures.setdefault(place, 0)  # of a store that is away, too: it may have done a part
             if is_refusal(error) or is_missing(error):
                 if run is None and is_missing(error):
                     raise
@@ -182,7 +183,7 @@ class Mirror:
             run = store.create(place, desired.name, began, self._log.state.started.origin)
         rows = self._log.rows.get(place[1], []) if place[0] == names.TRIAL_KIND else []
         sent = store.done
-        if self._lost:
+        if self._lost or place in self._failures:  # the store may have a later point without an earlier one
             store.read_points(run, rows)
         failed = store.send(run, self._lacking(desired, rows, run, above))
         for item, error in failed:
@@ -195,7 +196,7 @@ class Mirror:
             store.set_status(run, desired.status, ended)
         self._upload(desired, run, store)
         equal = not failed
-        if self._lost and store.done > sent:  # a proxy may have answered without an error, and sent nothing on
+        if failed or (self._lost and store.done > sent):  # a proxy may have answered without an error, and sent nothing on
             store.read_again(run, rows)
         if self._lost or failed:
             equal = not self._lacking(desired, rows, run, above)

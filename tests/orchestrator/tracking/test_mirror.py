@@ -20,7 +20,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.tracking.follower import _steps, replay
 from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.store import RunGone
+from orchestrator.tracking.store import RunGone, SweepStore
 from tests.orchestrator.logged import SweepLog, contents, entry, history, mirror, runs, step_until_equal, story
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
@@ -188,6 +188,37 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
     assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) == 0
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """Or although the store went away before it was known which points have."""
+    trial, sweep, there, log_batch = entry(), SweepLog(tmp_path), [True], MlflowClient.log_batch
+    sweep.start(trial)
+    sweep.train(trial)
+
+    def fail(self: MlflowClient, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), **named: Any) -> Any:
+        if any((point.key, point.step) == ("train_loss", 5) for point in metrics):
+            raise MlflowException("database is locked", databricks_pb2.INTERNAL_ERROR)
+        return log_batch(self, run_id, metrics, params, tags, **named)
+
+    def leave(*_: Any, **__: Any) -> None:
+        there[0] = False
+        raise Lost("no answer")
+
+    copy = Mirror(tmp_path, uri, DesiredRuns)
+    with monkeypatch.context() as patch, suppress(Lost):
+        patch.setattr(MlflowClient, "log_batch", fail)
+        patch.setattr(SweepStore, "answers", lambda _: there[0])
+        if away:
+            patch.setattr(MlflowClient, "log_inputs", leave)
+        copy.step()
+    assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "train_loss")] == [15, 25]
+    step_until_equal(copy, tmp_path)
+    assert copy.refused == 0
+    assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "train_loss")] == [5, 15, 25]
 
 
 @pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", pytest.param("INTERNAL_ERROR", marks=pytest.mark.slow)])
