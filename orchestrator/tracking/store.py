@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 METRICS_A_BATCH, OTHERS_A_BATCH = 800, 100
 """Together at most 1000, MLflow's limit for one request; 100 is its limit for parameters, and for tags."""
-PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT = 6000, 8000, 250
+PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT, NOTE_LIMIT = 6000, 8000, 250, 20_000
 ASKS = 3
 Item: TypeAlias = "Metric | Param | RunTag"
 Rows: TypeAlias = Sequence[tuple[float, Mapping[str, Any]]]
@@ -196,16 +196,19 @@ class SweepStore:
 
     def show(self, views: Mapping[str, str], answer: str, links: str) -> None:
         """Gives the experiment saved views, by their keys, and its description a paragraph of `answer` and `links`, which takes
-        the place of an earlier one with these links; everything else stays."""
+        the place of an earlier one with these links. Where that is too long, the oldest other paragraphs with links go."""
         present = self.client.get_experiment(self.experiment).tags
-        stored_note, paragraph = present.get(names.NOTE, ""), f"{answer} {links}".strip()
-        paragraphs = [paragraph if links in other else other for other in stored_note.split("\n\n") if other]
-        note = "\n\n".join(paragraphs if paragraph in paragraphs else [*paragraphs, paragraph])
-        if note != stored_note:
-            self.client.set_experiment_tag(self.experiment, names.NOTE, note)
         for key, view in views.items():
             if f"{VIEW}{key}" not in present:
                 self.client.set_experiment_tag(self.experiment, f"{VIEW}{key}", view)
+        stored_note, paragraph = present.get(names.NOTE, ""), f"{answer} {links}".strip()
+        paragraphs = [paragraph if links in other else other for other in stored_note.split("\n\n") if other]
+        paragraphs = paragraphs if paragraph in paragraphs else [*paragraphs, paragraph]
+        old = [other for other in paragraphs if "?viewStateShareKey=" in other and other != paragraph]
+        while len(note := "\n\n".join(paragraphs)) > NOTE_LIMIT and old:
+            paragraphs.remove(old.pop(0))
+        if note != stored_note:
+            self.client.set_experiment_tag(self.experiment, names.NOTE, note)
 
     def _search(self, condition: str) -> None:
         """Reads the sweep's runs. A lost request that is done late makes a second run of a key: the older run stays, the

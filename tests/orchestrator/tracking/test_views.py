@@ -105,6 +105,17 @@ def test_the_description_begins_with_the_answer_once_there_is_one_and_keeps_what
     assert experiment(uri).tags["mlflow.note.content"] == note
 
 
+def test_a_description_that_is_full_loses_the_oldest_answers_and_nothing_that_people_wrote(uri: str, tmp_path: Path) -> None:
+    old = [f"Answer {number} [the front](#/experiments/1/runs?viewStateShareKey=front-{number})" for number in range(400)]
+    MlflowClient(uri).create_experiment("demo", tags={"mlflow.note.content": "\n\n".join(["Mine.", *old])[:19_999]})
+    track(uri, tmp_path, 80.0)
+    note = experiment(uri).tags["mlflow.note.content"]
+    assert note.startswith("Mine.\n\nAnswer ")
+    assert not note.startswith("Mine.\n\nAnswer 0 ")
+    assert note.count("viewStateShareKey=front-55555555)") == 1
+    assert "front-55555555" in views(uri)
+
+
 def test_the_page_shows_four_digits_of_a_metric(uri: str, tmp_path: Path) -> None:
     trial = entry(planned={"trainable_parameters": 1234567.0, "step_seconds": 0.000123456})
     sweep = SweepLog(tmp_path)
