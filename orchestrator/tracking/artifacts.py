@@ -1,7 +1,7 @@
 """Uploads files to a run's artifacts, and checks that they arrived: same names, same numbers of bytes.
 
 Contents are not read back: an adapter has a seal of its own, which is checked wherever it is read (`craft.trainer.checkpoint`).
-Passwords are removed from text (the sweep file, the manifest) first, because a tracking URI may hold one.
+Passwords are removed from a text (the sweep file, the manifest) first, because a tracking URI may hold one.
 
 The log of a sweep is stored in pieces, `log/000000000000.jsonl`, `log/000000262219.jsonl`, ... A piece is named by its first
 byte in the log, and ends with the line that makes it PIECE bytes long. A whole piece is never sent again; the last one is,
@@ -28,18 +28,12 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-TEXT = (".yaml", ".yml", ".json", ".md", ".txt", ".log")
-
-
 def upload(client: MlflowClient, run_id: str, name: str, source: Path | str) -> None:
     """Uploads a text, a file or a folder as the artifact `name` of a run.
 
     Raises:
         OSError: the store holds something else than was sent.
     """
-    if isinstance(source, Path) and source.is_file() and source.suffix in TEXT:
-        text = source.read_text(errors="replace", encoding="utf-8")
-        source = text if redact(text) != text else source
     if isinstance(source, str):
         client.log_text(run_id, redact(source), name)
         return
