@@ -5,7 +5,8 @@ Passwords are removed from a text (the sweep file, the manifest) first, because 
 
 The log of a sweep is stored in pieces, `log/000000000000.jsonl`, `log/000000262219.jsonl`, ... A piece is named by its first
 byte in the log, and ends with the line that makes it PIECE bytes long. A whole piece is never sent again; the last one is,
-until it is whole. The copy that `fetch_log` returns grows in the user's cache, so a piece is fetched once.
+until it is whole. Pieces of a log that was cut back are deleted. The copy that `fetch_log` returns grows in the user's cache,
+so a piece is fetched once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from craft.disk import default_root
+from orchestrator.record.log import DamagedLog, read
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import TrackingError
 from orchestrator.tracking.private import artifact_storage
@@ -114,17 +116,21 @@ class LogPieces:
         """Sends what the store lacks of the log's first `end` bytes; what it has is known by its sizes."""
         if self._sent is None:
             self._sent = pieces_of(client, run_id)
-        new, last = dict[int, int](), self._last
+        new = dict[int, int]()
         with tempfile.TemporaryDirectory() as scratch:
             for place, piece in _cut(self._path, self._last, end):
-                last = place
+                new[place] = len(piece)
                 if self._sent.get(place) != len(piece):
                     (Path(scratch) / _name(place)).write_bytes(piece)
-                    new[place] = len(piece)
-            if new:
+            if any(Path(scratch).iterdir()):
                 upload(client, run_id, FOLDER, Path(scratch))
+        stale = [place for place in self._sent if place >= self._last and place not in new]
         self._sent |= new
-        self.end, self._last = end, last
+        for place in stale:
+            storage = artifact_storage(client.get_run(run_id).info.artifact_uri, client.tracking_uri)
+            storage.delete_artifacts(f"{FOLDER}/{_name(place)}")
+            del self._sent[place]
+        self.end, self._last = end, max(new, default=self._last)
 
 
 def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
@@ -132,11 +138,18 @@ def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> P
     copy = default_root() / "logs" / f"{sweep_id}{SUFFIX}"
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.with_suffix(".lock")):
-        _complete(copy, client, run_id, sweep)
+        start = _complete(copy, client, run_id, sweep)
+        try:
+            for _ in read(copy, start) if start else ():
+                pass
+        except DamagedLog:  # what the copy had before is of a log that was cut back since
+            copy.unlink()
+            _complete(copy, client, run_id, sweep)
     return copy
 
 
-def _complete(copy: Path, client: MlflowClient, run_id: str, sweep: str) -> None:
+def _complete(copy: Path, client: MlflowClient, run_id: str, sweep: str) -> int:
+    """Adds to a copy what it lacks; returns the byte at which that begins."""
     pieces = sorted(pieces_of(client, run_id).items())
     ends = [place + size for place, size in pieces]
     gap = next(
@@ -149,12 +162,13 @@ def _complete(copy: Path, client: MlflowClient, run_id: str, sweep: str) -> None
         )
     size = copy.stat().st_size if copy.exists() else 0
     size = size if size <= ends[-1] else 0  # another log
+    new = [place for (place, _), end in zip(pieces, ends, strict=True) if end > size]
     with copy.open("r+b" if size else "wb") as stream, tempfile.TemporaryDirectory() as scratch:
-        for (place, _), end in zip(pieces, ends, strict=True):
-            if end > size:
-                piece = Path(client.download_artifacts(run_id, f"{FOLDER}/{_name(place)}", scratch)).read_bytes()
-                stream.seek(place)
-                stream.write(piece[: piece.rfind(b"\n") + 1])
+        for place in new:
+            piece = Path(client.download_artifacts(run_id, f"{FOLDER}/{_name(place)}", scratch)).read_bytes()
+            stream.seek(place)
+            stream.write(piece[: piece.rfind(b"\n") + 1])
+    return min(new, default=size)
 
 
 def pieces_of(client: MlflowClient, run_id: str) -> dict[int, int]:

@@ -99,6 +99,19 @@ def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(
     assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
 
 
+@pytest.mark.parametrize("more", [1, 30])
+def test_a_log_that_was_cut_back_replaces_what_store_and_cache_have_of_it(uri: str, tmp_path: Path, more: int) -> None:
+    folder, log = tmp_path / "runs" / "demo", tmp_path / "runs" / "demo" / "log.jsonl"
+    for trial, reports in ((entry(), 20), (entry(seed=1), more)):
+        sweep = SweepLog(folder)
+        sweep.begin(trial)
+        for step in range(10, 10 + reports):
+            sweep.report(trial, step)
+        mirror(folder, uri)
+        assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:8]))
+
+
 def _ends(folder: Path, names: list[str]) -> list[int]:
     """The place behind the first line that ends at least a piece's size after each of these places."""
     log = (folder / "log.jsonl").read_bytes()
