@@ -56,8 +56,8 @@ class SweepFolder:
         """The sweep's page, as one file."""
 
     def relative(self, path: Path | None) -> str | None:
-        path = path and path.resolve()
-        return str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) if path else None
+        path, base = path and path.resolve(), self.path.resolve()
+        return str(path.relative_to(base) if path.is_relative_to(base) else path) if path else None
 
 
 @contextmanager

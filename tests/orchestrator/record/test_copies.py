@@ -45,6 +45,14 @@ def test_a_copy_gets_an_id_of_its_own_and_a_moved_sweep_keeps_its(tmp_path: Path
         assert driver.copied_from is None, "it is the same folder"
 
 
+def test_an_adapter_is_noted_by_its_place_in_a_folder_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch")
+    folder = SweepFolder(tmp_path / "runs" / "s")
+    assert folder.relative(folder.ray / "adapter") == "ray/adapter"
+    assert folder.relative(tmp_path / "elsewhere") == str(tmp_path / "elsewhere")
+
+
 def test_the_log_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
     plan, other = toy_plan(tmp_path, SWEEP), toy_plan(tmp_path, SWEEP.replace("name: s", "name: other"))
     run_some(other, tmp_path / "s", lambda job: outcomes(job, lambda trial: 80.0))
