@@ -16,6 +16,7 @@ import json
 import logging
 import posixpath
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,14 +70,17 @@ def stored_checkpoints(storage: str, key: str) -> list[Stored]:
 
 
 def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
-    """Returns the newest undamaged checkpoint of a trial as a local folder, and the number of newer ones that are damaged."""
+    """Returns the newest undamaged checkpoint of a trial as a local folder, and the number of newer ones that are damaged.
+    Raises OSError if remote storage does not give it."""
     broken = 0
     for stored in stored_checkpoints(storage, key):
         try:
             local = stored.fetch(directory / f"{stored.attempt}-{stored.number}")
             verify(local)
             _check_result(local, key)
-        except (OSError, CheckpointCorrupt):
+        except (OSError, CheckpointCorrupt) as error:
+            if isinstance(error, OSError) and stored.filesystem.type_name != LOCAL:
+                raise  # storage is away for the moment, and the checkpoint may be whole
             broken += 1
             continue
         return local, broken
@@ -149,19 +153,6 @@ def check_writable(storage: str) -> None:
         ) from error
 
 
-def local_adapter(storage: str, stored: str, home: Path) -> Path:
-    """Returns a finished trial's adapter as a local folder, with its predictions, if it has any, next to it."""
-    filesystem, root = open_storage(storage)
-    path = posixpath.join(root, stored)
-    if filesystem.type_name == LOCAL:
-        return Path(path)
-    parent = posixpath.dirname(path)
-    for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER):
-        if _is_folder(filesystem.get_file_info(posixpath.join(parent, name))):
-            _copy(filesystem, posixpath.join(parent, name), home / name)
-    return home / ADAPTER_FOLDER
-
-
 @dataclass(frozen=True)
 class Attempt:
     """The last checkpoint of a job in one attempt, by its name there; None if it has none."""
@@ -172,16 +163,25 @@ class Attempt:
     checkpoint: str | None
 
     def outcome(self, result: TrialResult, home: Path) -> Outcome:
-        """Returns a result with the local folder of its adapter, a copy in `home` if storage is not on this machine's disk."""
+        """Returns a result with the local folder of its adapter: a copy in `home`, with its predictions, if storage is not on
+        this machine's disk."""
         if result.status != "finished" or self.checkpoint is None:
             return Outcome(result)
-        inside = [ADAPTER_FOLDER] if result.key == self.job else [CUTS_FOLDER, result.key, ADAPTER_FOLDER]
-        place, adapter = [f"attempt-{self.number}", self.job, self.checkpoint, *inside], None
+        inside = [] if result.key == self.job else [CUTS_FOLDER, result.key]
+        place, copy = [f"attempt-{self.number}", self.job, self.checkpoint, *inside], home / result.key
+        result = result.with_facts(adapter=within(self.storage, *place, ADAPTER_FOLDER))
+        filesystem, root = open_storage(self.storage)
+        if filesystem.type_name == LOCAL:
+            return Outcome(result, Path(root, *place, ADAPTER_FOLDER))
         try:
-            adapter = local_adapter(self.storage, posixpath.join(*place), home / result.key)
+            for path in (posixpath.join(root, *place, name) for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER)):
+                if _is_folder(filesystem.get_file_info(path)):
+                    _copy(filesystem, path, copy / posixpath.basename(path))
         except OSError:
             logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, self.storage)
-        return Outcome(result.with_facts(adapter=within(self.storage, *place)), adapter)
+            shutil.rmtree(copy, ignore_errors=True)  # half of it would be taken for the adapter
+            return Outcome(result)
+        return Outcome(result, copy / ADAPTER_FOLDER)
 
 
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:

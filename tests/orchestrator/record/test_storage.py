@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from craft.trainer.checkpoint import write_folder
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record import checkpoints
 from orchestrator.record.checkpoints import (
+    Attempt,
     Place,
     newest_whole,
     open_storage,
@@ -40,6 +44,26 @@ def test_storage_that_cannot_be_is_refused_without_showing_its_password(storage:
     with pytest.raises(ValueError, match="storage") as refused:
         open_storage(storage)
     assert "secret" not in str(refused.value)
+
+
+def test_storage_that_fails_for_a_moment_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(filesystem: fs.FileSystem, path: str, folder: Path) -> None:
+        (folder / "half").mkdir(parents=True)
+        raise OSError("slow down")
+
+    remote = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(checkpoints, "open_storage", lambda _: (remote, "runs"))
+    write_folder(tmp_path / "runs" / "attempt-1" / "key" / "checkpoint_000001", lambda folder: (folder / "adapter").mkdir())
+    place, result = Attempt("s3://runs", 1, "key", "checkpoint_000001"), TrialResult("key", "finished")
+    assert newest_whole("s3://runs", "key", tmp_path / "fetched")[1] == 0
+    assert place.outcome(result, tmp_path / "adapters").adapter == tmp_path / "adapters" / "key" / "adapter"
+    monkeypatch.setattr(checkpoints, "_copy", fail)
+    with pytest.raises(OSError, match="slow down"):
+        newest_whole("s3://runs", "key", tmp_path / "fetched")
+    outcome = place.outcome(result, tmp_path / "adapters")
+    assert outcome.adapter is None
+    assert outcome.result.facts["adapter"] == "s3://runs/attempt-1/key/checkpoint_000001/adapter"
+    assert [*(tmp_path / "adapters").iterdir()] == []
 
 
 @pytest.fixture
