@@ -11,19 +11,11 @@ import typer
 from rich.console import Console
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.options import cluster_address
 from orchestrator.tools.filling import is_empty
 from orchestrator.tools.quiet import Lasting
 
 WIDTH = 160
 """The width of a table that goes to a file or a pipe, in characters."""
-
-
-def _address(text: str) -> str:
-    try:
-        return cluster_address(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _names(incomplete: str) -> list[str]:
@@ -114,9 +106,8 @@ Record = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", callback=lambda text: _address(text) if text else None,
-                 help="A Ray cluster to join (auto, HOST:6379); only this machine if not given."),
-]  # fmt: skip
+    typer.Option(metavar="HOST:PORT", help="A Ray cluster to join (auto, HOST:6379); only this machine if not given."),
+]
 Pick = Annotated[
     str,
     typer.Option(

@@ -143,19 +143,14 @@ class Options:
         if self.storage is not None:
             yield from ("--storage", self.storage)
 
-
-def cluster_address(text: str) -> str:
-    """Returns the address of a cluster in the form in which a driver can join it."""
-    if text.startswith("ray://"):
-        raise ValueError(
-            f"got {text}; Ray's client cannot drive a sweep. Give HOST:6379 (or auto) on a machine of the cluster, or hand the "
-            "driver over by `ray job submit`"
-        )
-    return text
-
-
 def check_answers(address: str) -> None:
-    """Raises ValueError if nothing answers at `HOST:PORT` within 15 seconds, where Ray would wait for ever."""
+    """Raises ValueError if a driver cannot join the cluster at `address`, or nothing answers at `HOST:PORT` within 15 seconds,
+    where Ray would wait for ever."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"got {address}; Ray's client cannot drive a sweep. Give HOST:6379 (or auto) on a machine of the cluster, or hand "
+            "the driver over by `ray job submit`"
+        )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return

@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from craft import plugins
 from orchestrator.plan.ways import Gpu
-from orchestrator.record.options import check_answers, check_socket_room, cluster_address
+from orchestrator.record.options import check_answers, check_socket_room
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
 from orchestrator.tune import private
@@ -189,7 +189,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
         "runtime_env": {"env_vars": WORKER_ENVIRONMENT | passed_on},
     }
     if address:
-        check_answers(cluster_address(address))
+        check_answers(address)
         named = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
         if named or Path("~/.ray/auth_token").expanduser().exists():
             os.environ.setdefault("RAY_AUTH_MODE", "token")

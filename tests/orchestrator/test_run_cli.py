@@ -89,6 +89,7 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
         (["sweep.yaml", "--max-concurrent", "0"], "See craft-sweeps run --help"),
         (["sweep.yaml", "--quiet", "--verbose"], "exclude each other"),
         ([str(ROOT / "sweeps" / "ranks.yaml"), "--address", "127.0.0.1:9"], "nothing answers at 127.0.0.1:9"),
+        ([str(ROOT / "sweeps" / "ranks.yaml"), "--address", "ray://head:10001"], "Ray's client cannot drive a sweep"),
     ],
 )
 def test_a_wrong_call_is_one_message_and_leaves_nothing(arguments: list[str], said: str, folder: Path, cli: Cli) -> None:

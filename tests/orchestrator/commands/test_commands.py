@@ -84,7 +84,6 @@ def test_the_shell_completes_commands_options_and_sweeps(
         ("status", "Missing argument 'SWEEP'"),
         ("status nowhere", "there is no sweep 'nowhere'"),
         ("front nowhere --jsn", "No such option"),
-        ("run s.yaml --address ray://head:10001", "ray://"),
         ("take x --pick best", "say where it goes"),
         ("more nowhere", "there is no sweep 'nowhere'"),
         ("new nothing", "no sweep 'nothing' is shipped"),
