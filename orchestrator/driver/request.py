@@ -38,6 +38,7 @@ from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import YamlProblem, read_yaml
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.secrets import redacted
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Request:
     Attributes:
         name: names the request and its file; requests are answered in the order of their names.
         who: user@machine.
-        sweep: with `apply`: the sweep file, checked, with every default written out.
+        sweep: with `apply`: the sweep file, checked, with every default written out and without passwords.
         written: what the file says, without defaults and changes.
     """
 
@@ -92,7 +93,7 @@ class Request:
     @property
     def is_out_of_date(self) -> bool:
         try:
-            return bool(read_yaml(Path(self.file)).written != self.written)
+            return bool(redacted(read_yaml(Path(self.file)).written) != self.written)
         except YamlProblem:  # it is not there any more, or half-written
             return False
 
@@ -128,8 +129,9 @@ def new_request(verb: Verb, trial: str | None = None) -> Request:
 
 
 def apply_request(sweep: Sweep, options: Options) -> Request:
-    plain, path, changes = sweep.model_dump(mode="json"), str(Path(options.sweep).absolute()), [*options.changes]
-    return Request(_new_name(), "apply", _whoami(), sweep=plain, file=path, written=sweep.written, changes=changes)
+    plain, written, changes = redacted([sweep.model_dump(mode="json"), sweep.written, options.changes])
+    path = str(Path(options.sweep).absolute())
+    return Request(_new_name(), "apply", _whoami(), sweep=plain, file=path, written=written, changes=changes)
 
 
 def pending(folder: SweepFolder) -> list[Request]:

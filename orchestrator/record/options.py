@@ -21,7 +21,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import describe_differences
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tools.secrets import redact
+from orchestrator.tools.secrets import redact, redacted
 
 Verbosity = Literal["quiet", "normal", "verbose"]
 CONTINUE = "CRAFT_CONTINUE"
@@ -119,7 +119,7 @@ class Options:
         except (OSError, ValueError, KeyError, TypeError) as error:
             message = f"{stored} has what this sweep was run with, and cannot be read ({error}); delete it, and apply the file"
             raise SweepError([message]) from None
-        lines = [f"  {line}" for line in describe_differences(recorded_file, sweep.written, sweep)]
+        lines = [f"  {line}" for line in describe_differences(recorded_file, redacted(sweep.written), sweep)]
         if not lines:
             own = {change.partition("=")[0].strip() for change in self.assignments}
             remembered = (change for change in earlier if change.partition("=")[0].strip() not in own)
@@ -132,10 +132,10 @@ class Options:
         raise SweepError([f"{self.sweep} was edited since {sweep.folder} ran with it:", *lines, advice])
 
     def remember(self, folder: SweepFolder, written: Any) -> None:
-        """Keeps the content of the file, and the changes, by which the sweep runs."""
-        changes = [redact(change) for change in self.assignments if change.partition("=")[0].strip() not in OF_THE_FOLDER]
+        """Keeps the content of the file, and the changes, by which the sweep runs, without passwords."""
+        changes = [change for change in self.assignments if change.partition("=")[0].strip() not in OF_THE_FOLDER]
         with replacing(folder.written) as aside:
-            aside.write_text(json.dumps({"file": written, "changes": changes}, indent=1), encoding="utf-8")
+            aside.write_text(json.dumps(redacted({"file": written, "changes": changes}), indent=1), encoding="utf-8")
 
     def _place(self) -> Iterator[str]:
         if self.name is not None:

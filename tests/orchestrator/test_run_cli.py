@@ -172,10 +172,12 @@ def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
 
 
 def test_what_is_remembered_has_no_password(folder: Path) -> None:
+    Path("sweep.yaml").write_text(Path("sweep.yaml").read_text() + "tracking: {tags: {page: 'http://me:secret@wiki'}}\n")
     options = recorded("seeds=[0, 1]", tracking_uri="http://me:secret@elsewhere:5000")
     assert "secret" not in (folder / "runs" / "small" / "written.json").read_text() + options.again()
     assert not replace(options, own_process=True).restart, "a process that starts by a list of arguments would show it"
     assert replace(options, own_process=True, tracking_uri="http://here:5000").restart[-1] == "http://here:5000"
+    assert resumed().sweep.tracking.tags == {"page": "http://me:secret@wiki"}, "the file is the same"
 
 
 def test_an_edited_file_is_to_be_applied(folder: Path) -> None:

@@ -23,7 +23,7 @@ from orchestrator.results.step import pace_of
 from orchestrator.review.progress import read_status
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.settings import Budget
+from orchestrator.sweepfile.settings import Budget, TrackingSettings
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.driven import driving, outcomes, start_next
 from tests.orchestrator.record.test_machine import plan_of
@@ -179,6 +179,38 @@ def test_an_apply_that_waited_counts_unless_its_file_was_edited_again(tmp_path: 
                 memory = json.loads(driver.folder.written.read_text())
                 assert memory["file"] == asked.written
                 assert "seeds=[0, 1]" in memory["changes"]
+
+
+def test_a_request_holds_no_password_and_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@tracker:5000")
+    sweep = plan_of("grid", 1).sweep.model_copy(update={"tracking": TrackingSettings()})
+    with driving(plan_of("grid", 0), tmp_path / "t") as driver:
+        request = apply_request(sweep, Options("asked.yaml"))
+        request.write(driver.folder)
+        assert "hunter2" not in (driver.folder.requests / f"{request.name}.json").read_text()
+        driver.tick()
+        assert request.take_refusal(driver.folder) is None
+        assert 1 in [entry.trial.seed for entry in driver.state.requested]
+
+
+SAME = "name: t\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
+
+
+def test_a_file_that_says_the_same_in_another_way_is_applied_and_resumed(here: Path, cli: Cli) -> None:
+    Path("t.yaml").write_text(SAME)
+    options, quiet = Options("t.yaml", resume=True, edited=True), Console(quiet=True)
+    plan = plan_sweep(replace(options, resume=False), quiet)
+    with driving(plan, plan.sweep.folder) as driver:
+        write_effective(driver.folder, plan.sweep)
+        options.remember(driver.folder, plan.sweep.written)
+        replace(apply_request(plan.sweep, options), written="the same").write(driver.folder)
+        driver.tick()
+        assert json.loads(driver.folder.written.read_text())["file"] == "the same"
+    Path("t.yaml").write_text(f"{SAME}protocol: honest\n")
+    with pytest.raises(SweepError, match=r"t\.yaml was edited since"):
+        plan_sweep(replace(options, edited=False), quiet)
+    assert cli("apply", "t.yaml").out == "nothing changes in t\n"
+    assert plan_sweep(replace(options, edited=False), quiet).sweep == plan.sweep
 
 
 def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(here: Path, cli: Cli) -> None:
