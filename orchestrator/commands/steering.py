@@ -69,6 +69,8 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
         new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
         if new:  # before the driver gets them
             check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))
+    if not change:
+        options.remember(folder, plan.sweep.written)  # or --resume would refuse a file that says the same in another way
     if not change or not agree(change):
         return Applied(change)
     if is_driven(folder.path) and _hand_in(folder, apply_request(plan.sweep, options)):

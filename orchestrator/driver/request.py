@@ -280,15 +280,15 @@ class RequestQueue:
             raise SweepError([f"{request.file} was edited again before a driver took it; apply it again"])
         new = record_in(request.planned(plan), state.sweep.tracking.uri)
         change = find_change(plan.sweep, new, state)
-        if not change:
-            request.remove(self._folder)
-            return None
         same = Path(self._options.sweep).absolute() == Path(request.file)
         options = replace(
             self._options, sweep=self._options.sweep if same else request.file, changes=tuple(request.changes), resume=True
         )
         # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
         options.remember(self._folder, request.written)
+        if not change:
+            request.remove(self._folder)
+            return None
         write_effective(self._folder, new.sweep)
         name, who, lines = request.name, request.who, change.lines
         event = Applied(request=name, who=who, difference=lines, again=options.again(), **describe_plan(new))

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from orchestrator.commands.app import WRONG
+from orchestrator.commands.start import plan_sweep
 from orchestrator.commands.steering import ask
 from orchestrator.driver.change import Change, find_change, priced
 from orchestrator.driver.request import apply_request, new_request, pending
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
+from orchestrator.record.manifest import write_effective
 from orchestrator.record.options import Options
 from orchestrator.record.state import State
 from orchestrator.results.step import pace_of
@@ -210,13 +213,11 @@ def test_a_file_that_says_the_same_in_another_way_is_applied_and_resumed(here: P
     with pytest.raises(SweepError, match=r"t\.yaml was edited since"):
         plan_sweep(replace(options, edited=False), quiet)
     assert cli("apply", "t.yaml").out == "nothing changes in t\n"
-    assert plan_sweep(replace(options, edited=False), quiet).sweep == plan.sweep
+    assert plan_sweep(replace(options, edited=False), quiet).sweep.model_dump() == plan.sweep.model_dump()
 
 
 def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(here: Path, cli: Cli) -> None:
-    Path("t.yaml").write_text(
-        "name: t\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\nspace: [{method: head}]\n"
-    )
+    Path("t.yaml").write_text(SAME)
     assert f"there is no sweep t in {here / 'runs'}; it has no sweep" in cli("apply", "t.yaml", "--json", status=WRONG).out
     for name in ("t", "other"):
         SweepFolder(here / "runs" / name).path.mkdir(parents=True)
