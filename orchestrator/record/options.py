@@ -11,7 +11,6 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -126,7 +125,8 @@ class Options:
             return replace(self, changes=(*remembered, *self.changes))
         if self.edited:
             return self
-        command = shlex.join(["craft-sweeps", "apply", self.sweep, *self._place()])
+        place = [word for key in OF_THE_FOLDER if (value := getattr(self, key)) is not None for word in (f"--{key}", value)]
+        command = shlex.join(["craft-sweeps", "apply", self.sweep, *place])
         also = f"; give it the changes of earlier sessions that are to stay: --set {' --set '.join(map(shlex.quote, earlier))}"
         advice = f"see what that changes, and make it so: {command}{also if earlier else ''}"
         raise SweepError([f"{self.sweep} was edited since {sweep.folder} ran with it:", *lines, advice])
@@ -137,11 +137,6 @@ class Options:
         with replacing(folder.written) as aside:
             aside.write_text(json.dumps(redacted({"file": written, "changes": changes}), indent=1), encoding="utf-8")
 
-    def _place(self) -> Iterator[str]:
-        if self.name is not None:
-            yield from ("--name", self.name)
-        if self.storage is not None:
-            yield from ("--storage", self.storage)
 
 def check_answers(address: str) -> None:
     """Raises ValueError if a driver cannot join the cluster at `address`, or nothing answers at `HOST:PORT` within 15 seconds,
