@@ -242,5 +242,5 @@ def exit_status(outcome: SweepOutcome) -> int:
     """Returns the exit status. A budget that is used up is a good end, a signal with work left is not."""
     if outcome.signal is not None and (outcome.left or outcome.open):
         return 128 + outcome.signal
-    good = outcome.complete or (outcome.exhausted is not None and not outcome.ended("failed"))
+    good = outcome.complete or (outcome.exhausted is not None and not outcome.failed)
     return 0 if good and not outcome.trouble else 1

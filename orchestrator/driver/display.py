@@ -26,7 +26,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Verbosity
-from orchestrator.record.state import Entry, State
+from orchestrator.record.state import Entry, State, count_phases
 from orchestrator.results.front import above_guessing
 from orchestrator.results.metrics import PHASES
 from orchestrator.results.summary import Summary
@@ -197,9 +197,14 @@ class SweepOutcome:
         return [entry for entry in self.state.trainings if entry.ended and entry.result and entry.result.status == status]
 
     @property
+    def failed(self) -> bool:
+        """Whether a training or a cut has failed."""
+        return count_phases(self.state.requested)["failed"] > 0
+
+    @property
     def complete(self) -> bool:
         """Whether every trial has a result that counts, and no more were to come."""
-        return not (self.ended("failed") or self.left or self.open)
+        return not (self.failed or self.left or self.open)
 
     @property
     def status(self) -> str:

@@ -18,7 +18,7 @@ from orchestrator.commands.run import exit_status
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events
@@ -238,12 +238,14 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
 
 
 def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
-    """An outcome of trials that ended so; "waiting" has no result."""
+    """An outcome of trials that ended so; "waiting" has no result. A cut is one of the first trial's adapter."""
     entries = {}
-    for key, status in enumerate(statuses.split()):
+    for key, text in enumerate(statuses.split()):
+        status = text.removeprefix("cut:")
         result = None if status == "waiting" else TrialResult(str(key), status)  # type: ignore[arg-type]
         phase = "waiting" if result is None else "ended"
-        entries[str(key)] = Entry(Trial(str(key), "c", "LoRA", "lora", "t", key, "honest", {}), result, phase)  # type: ignore[arg-type]
+        trial = Trial(str(key), "c", "LoRA", "lora", "t", key, "honest", {}, Why("cut", "0") if status != text else Why())
+        entries[str(key)] = Entry(trial, result, phase)  # type: ignore[arg-type]
     return SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)
 
 
@@ -253,6 +255,7 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
         ("finished", {}, 0),
         ("finished stopped", {}, 0),
         ("finished failed", {}, 1),
+        ("finished cut:failed", {}, 1),
         ("finished", {"trouble": "Ray broke off"}, 1),
         ("finished waiting", {"signal": 2}, 130),
         ("finished", {"signal": 15}, 0),  # it came when nothing was left to do
@@ -261,6 +264,7 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
         ("finished", {"open": True, "signal": 2}, 130),
         ("finished waiting", {"open": True, "exhausted": "budget.wall_clock"}, 0),
         ("finished failed", {"exhausted": "budget.wall_clock"}, 1),
+        ("finished cut:failed", {"exhausted": "budget.wall_clock"}, 1),
     ],
 )
 def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str, Any], status: int) -> None:
