@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ def new(
     else:
         for path in _write(name, to):
             console.print(f"written: {path}")
-        console.print(f"run it: craft-sweeps run {to / name}.yaml")
+        console.print(f"run it: craft-sweeps run {shlex.quote(f'{to / name}.yaml')}")
 
 
 def suggest(

@@ -6,6 +6,7 @@ Options --> load_sweep --> make_plan --> claim the folder --> run_session --> fr
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def plan_change(options: Options, console: Console) -> tuple[Plan, Options]:
     sweep, options = _load(options)
     store_of(options, sweep)
     advice = "correct its name, or run it: craft-sweeps run"
-    check_begun(sweep, f"there is no sweep {sweep.name} in", f"{advice} {options.sweep}")
+    check_begun(sweep, f"there is no sweep {sweep.name} in", f"{advice} {shlex.quote(options.sweep)}")
     check_resume(sweep.folder, sweep)
     return _make_plan(sweep, console), options
 

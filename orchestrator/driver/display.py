@@ -7,6 +7,7 @@ troubles when they happen.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -239,12 +240,12 @@ def show_outcome(
 
 
 def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
-    sweep = plan.sweep
-    store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
-    take = f"craft-sweeps take {shown_path(sweep.folder)} --to adapter"
+    sweep, address = plan.sweep, shlex.quote(redact(uri))
+    store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {address}"
+    take = f"craft-sweeps take {shlex.quote(shown_path(sweep.folder))} --to adapter"
     commands = ({"take an adapter:": take} if complete else {}) | {"open the page:": f"craft-sweeps page{store}"}
     if (page := Report(SweepFolder(sweep.folder), uri).page) and not uri.startswith(DATABRICKS):
-        ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
+        ui = f"mlflow ui --backend-store-uri {address}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{public_address(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
     return commands
 
@@ -265,7 +266,7 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
 
 def show_unsent(unsent: int, folder: Path, console: Console) -> None:
     if unsent:
-        send = f"craft-sweeps replay {shown_path(folder)}"
+        send = f"craft-sweeps replay {shlex.quote(shown_path(folder))}"
         line = f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}"
         console.print(line, markup=False, soft_wrap=True)
 

@@ -77,6 +77,7 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     assert "1 trial without a result; continue with: craft-sweeps run x.yaml --resume\n" in seen[1]
     show_unsent(7, Path("runs/x"), Console(file=screen, width=200))
     assert screen.getvalue().splitlines()[-1] == "7 events not in the tracking store yet; send with: craft-sweeps replay runs/x"
+    assert printed(lambda console: show_unsent(1, Path("my runs/x"), console)).endswith("craft-sweeps replay 'my runs/x'\n")
 
 
 class Clock:
