@@ -195,15 +195,20 @@ def more(
     from orchestrator.review.past_sweep import find_folder, read_folder
 
     record = read_folder(find_folder(sweep, storage)).with_within(within)
-    answer, console = record.answer, plain_screen(quiet=as_json)
+    answer, again, console = record.answer, record.state.again, plain_screen(quiet=as_json)
     if not answer.command:
         raise NothingMeets(f"{answer.text}\nNothing is proposed that a command could run.")
     console.print(answer.text)
-    command = shlex.split(record.state.again)
+    command, changes = shlex.split(again), "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
     start = next((start for start in STARTS if command[: len(start)] == start), None)
     if start is None:
-        changes = "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
-        raise ValueError(f"the sweep is continued by a program of its own ({record.state.again}); change its file ({changes})")
+        raise ValueError(f"the sweep is continued by a program of its own ({again}); change its file ({changes})")
+    if "***" in again:
+        raise ValueError(f"passwords are kept nowhere: run {again} with the whole address, and with these changes: {changes}")
+    assert record.state.started is not None, "a session has run"
+    place = Path(record.state.started.manifest.get("folder", ""))
+    if place.is_dir() and not place.samefile(Path.cwd()):
+        raise ValueError(f"the sweep's command ({again}) is meant for {place}: run this there")
     rule = {} if within is None else {"enough.within": within}  # by which a run until answered ends
     renamed = answer.changes.get("name")
     command = [word for word in command[len(start) :] if renamed is None or word != "--resume"]

@@ -18,13 +18,14 @@ import pytest
 
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
+from orchestrator.record.events import SessionStarted
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer
 from orchestrator.review import front_report as reports_of_fronts
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, record, write_log
 
 NAMES = [row.name for row in COMMANDS]
 AGAIN = "craft-sweeps run s.yaml --resume"
@@ -178,10 +179,15 @@ def test_more_runs_what_the_answer_proposes(tmp_path: Path, monkeypatch: pytest.
     assert (calls[1].name, calls[1].resume, calls[1].changes) == ("two-longer", False, ("training.epochs=3",))
     monkeypatch.setattr(State, "again", "sbatch job.sh")
     assert "a program of its own (sbatch job.sh); change its file (name=" in cli("more", str(folder), "--yes", status=WRONG).err
+    monkeypatch.setattr(State, "again", f"{AGAIN} --tracking-uri http://***@host")
+    assert "passwords are kept nowhere: run craft-sweeps" in cli("more", str(folder), "--yes", status=WRONG).err
     monkeypatch.setattr(PastSweep, "answer", answer)
     monkeypatch.setattr(State, "again", AGAIN)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["more", str(folder)]) == STOPPED, "the question has no answer"
+    file = read_folder(folder).sweep.model_dump(mode="json")
+    write_log(folder, SessionStarted(sweep=file, configurations=1, trainings=1, manifest={"folder": str(tmp_path)}))
+    assert f"is meant for {tmp_path}: run this there" in cli("more", str(folder), "--yes", status=WRONG).err
     monkeypatch.setattr(PastSweep, "answer", replace(answer, command=""))
     assert "Nothing is proposed that a command could run" in cli("more", str(folder), "--yes", status=NO).err
 
