@@ -148,8 +148,12 @@ def be_printable() -> None:
 
 @contextmanager
 def only_report() -> Iterator[None]:
-    """Leaves stdout to `write_report`; what libraries and child processes print goes to stderr."""
-    global _report
+    """Leaves stdout to `write_report`; what libraries and child processes print goes to stderr. A call inside another changes
+    nothing."""
+    global _report, _reported
+    if _report is not None:
+        yield
+        return
     stdout = sys.stdout
     with ExitStack() as stack:
         _report = stdout
@@ -170,6 +174,17 @@ def only_report() -> Iterator[None]:
 
 def write_report(text: str, end: str = "\n") -> None:
     print(text, end=end, file=_report or sys.stdout, flush=True)
+    _reported = _report is not None
+
+
+def has_reported() -> bool:
+    """Returns whether the report to which stdout is left has been written."""
+    return _reported
+
+
+def report_descriptor() -> int:
+    """Returns the file descriptor to which reports go: stdout's, or its copy inside `only_report`."""
+    return 1 if _report is None else _report.fileno()
 
 
 def flush_stdout() -> None:

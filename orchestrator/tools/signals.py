@@ -15,8 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+from orchestrator.tools.quiet import report_descriptor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 8.0
@@ -38,6 +40,8 @@ def begin_again(arguments: Sequence[str], stderr: int) -> None:
     Args:
         stderr: the file that the new process writes its errors to.
     """
+    with suppress(OSError):  # stdout may be closed
+        os.dup2(report_descriptor(), 1)
     os.dup2(stderr, 2)
     os.execve(sys.executable, [sys.executable, *arguments], os.environ | {BEGUN_AGAIN: "1"})
 
