@@ -25,7 +25,7 @@ from craft.plugins import load_inherited
 from orchestrator.results.report import Report
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, only_report, write_report
+from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, has_reported, only_report, write_report
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
 from orchestrator.tracking.client import TrackingError
@@ -242,7 +242,7 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
             write_report("")  # raises if stdout is what is full
         trouble = error
     else:
-        if status != STOPPED or row is None:
+        if status != STOPPED or row is None or has_reported():
             return status or GOOD
         trouble = KeyboardInterrupt(row.stopped)
     if "--json" in arguments:

@@ -67,13 +67,7 @@ def train(
     checkpoint = find_newest_checkpoint(folder) if resume else None
     if checkpoint:
         _say(f"continuing from {checkpoint}")
-    try:
-        (result, adapter), *cuts = [
-            (each.result, each.adapter) for each in run_job(job, folder, _report, resume_from=checkpoint)
-        ]
-    except KeyboardInterrupt:
-        _say("interrupted; the same call with --resume continues from the last checkpoint")
-        return 130
+    (result, adapter), *cuts = [(each.result, each.adapter) for each in run_job(job, folder, _report, resume_from=checkpoint)]
     if adapter is None:
         _say(f"the run failed: {result.error}")
         return 1

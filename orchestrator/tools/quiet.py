@@ -133,6 +133,7 @@ def log_to_root(names: tuple[str, ...]) -> None:
 
 
 _report: TextIO | None = None
+_reported = False
 
 
 def be_printable() -> None:
@@ -169,10 +170,11 @@ def only_report() -> Iterator[None]:
         try:
             yield
         finally:
-            _report = None
+            _report, _reported = None, False
 
 
 def write_report(text: str, end: str = "\n") -> None:
+    global _reported
     print(text, end=end, file=_report or sys.stdout, flush=True)
     _reported = _report is not None
 

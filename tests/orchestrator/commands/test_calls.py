@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.commands.app import GOOD, NO, WRONG, main
+from orchestrator.commands import run as commands_of_runs
+from orchestrator.commands.app import GOOD, NO, STOPPED, WRONG, main
+from orchestrator.record.state import State
 from tests.craft.audit.plain_folders import CONFIGS, rows, saved
 from tests.orchestrator.commands.test_reports import VALIDATOR
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record, write_adapter
+from tests.orchestrator.stand_in import ROOT
 
 SWEEP = """\
 name: next
@@ -105,6 +110,32 @@ def test_a_stopped_command_says_so_as_a_report(place: Path, monkeypatch: pytest.
     monkeypatch.setattr("orchestrator.review.past_sweep.find_sweep", stop)
     report = cli("front", "done", "--json", status=130).report
     assert (report["kind"], report["exit_status"], report["message"]) == ("stopped", 130, "stopped")
+
+
+@pytest.mark.parametrize("call", ["run next.yaml --json", "more two --yes --json"])
+def test_a_sweep_that_is_stopped_has_one_report_whoever_started_it(
+    call: str, place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    both = {"LoRA r1": (100, over_seeds(70)), "LoRA r8": (800, over_seeds(90))}
+    state = SimpleNamespace(started=SimpleNamespace(folder=record(place / "runs" / "two", both, seeds=(0,))))
+    outcome = SimpleNamespace(trouble=None, signal=2, left=["a trial"], open=False, state=state)
+    monkeypatch.setattr(commands_of_runs, "run_file", lambda *_: outcome)
+    monkeypatch.setattr(State, "again", "craft-sweeps run next.yaml --resume")
+    assert cli(*call.split(), status=STOPPED).report["report"] == "front"
+
+
+BEGINS_AGAIN = """
+from orchestrator.tools.quiet import only_report
+from orchestrator.tools.signals import begin_again
+with only_report():
+    print("noise")
+    begin_again(["-c", "print('report')"], 2)
+"""
+
+
+def test_a_process_that_begins_again_writes_its_report_to_stdout() -> None:
+    done = subprocess.run([sys.executable, "-c", BEGINS_AGAIN], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("report\n", "noise\n")
 
 
 def test_an_audit_reports_the_smaller_adapter(tiny_bert: str, here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
