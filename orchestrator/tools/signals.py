@@ -90,7 +90,8 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        read, write = os.pipe()
+        os.set_blocking(write, False)
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
         pipe = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self.listen()

@@ -35,6 +35,7 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not
 there as the list's end (`rocdevice.cpp` of ROCm's clr)."""
 SIDE = 64
+STATUS = Path("/proc/self/status")
 
 
 def keep_to_share(gpu: float, ids: Sequence[object] = ()) -> None:
@@ -134,8 +135,9 @@ def limit_gpu_memory(share: float) -> None:
 
 @contextmanager
 def limit_host_memory(nbytes: int | None) -> Iterator[None]:
-    """Limits what this process allocates inside to `nbytes`; beyond that it runs out of memory. None is no limit."""
-    if nbytes is None:
+    """Limits what this process allocates inside to `nbytes`; beyond that it runs out of memory. Without a number, or a /proc
+    that says what is allocated already (macOS has none), there is no limit."""
+    if nbytes is None or not STATUS.exists():
         yield
         return
     # A worker of Ray has a gigabyte mapped before it does anything (stacks of many threads, torch), and a CUDA context maps
@@ -145,7 +147,8 @@ def limit_host_memory(nbytes: int | None) -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     earlier_limits, from_file = resource.getrlimit(resource.RLIMIT_DATA), torch.UntypedStorage.from_file
-    limit = data_bytes() + nbytes
+    lines = STATUS.read_text(encoding="utf-8").splitlines()
+    limit = nbytes + next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))  # RLIMIT_DATA counts it
 
     def raise_to(bound: int) -> None:
         hard = earlier_limits[1]
@@ -165,9 +168,3 @@ def limit_host_memory(nbytes: int | None) -> Iterator[None]:
     finally:
         del torch.UntypedStorage.from_file  # what it inherits takes its place again
         resource.setrlimit(resource.RLIMIT_DATA, earlier_limits)
-
-
-def data_bytes() -> int:
-    """Returns the bytes that RLIMIT_DATA counts."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))

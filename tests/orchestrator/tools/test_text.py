@@ -47,7 +47,10 @@ def test_the_log_gets_no_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)], ids=["a terminal", "nohup"])
-def test_a_closed_terminal_stops_a_sweep_unless_nohup_says_otherwise(before: signal.Handlers, stops: bool) -> None:
+def test_a_closed_terminal_stops_a_sweep_unless_nohup_says_otherwise(
+    before: signal.Handlers, stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("os.pipe2", raising=False)  # macOS has none
     kept, stop = signal.signal(signal.SIGHUP, before), Stop(lambda _: None)
     try:
         with stop.watching(lambda: None, lambda _: None):

@@ -144,6 +144,13 @@ def test_a_file_larger_than_the_share_is_mapped_and_the_share_stays_what_it_is(l
     assert refused(240)
 
 
+def test_without_a_proc_there_is_no_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("orchestrator.worker.share.STATUS", tmp_path / "absent")
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with limit_host_memory(SHARE):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
 def test_a_large_array_is_refused_before_it_is_touched(limited: None) -> None:
     with pytest.raises(MemoryError):
         np.ones(2**37)
