@@ -16,6 +16,7 @@ from craft.words import plural
 from orchestrator.commands.options import AsJson, Empty, Folders, Record, Sweep, Within, plain_screen, screen
 from orchestrator.record.folder import SweepFolder, is_driven, one_driver
 from orchestrator.record.log import read_state
+from orchestrator.record.resume import copied_from
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.quiet import write_report
 from orchestrator.tracking.client import TrackingError, resolve_uri
@@ -318,17 +319,13 @@ def replay(
     if not record.record.exists():
         raise TrackingError(f"{folder} holds no {record.record.name}: give the folder of a sweep, as in runs/NAME")
     with one_driver(folder):
-        uri = resolve_uri(tracking_uri) if tracking_uri else _read_uri(record)
-        missing = follower.replay(folder, uri, DesiredRuns, timeout)
+        if (state := read_state(record.record)).started is None:
+            raise TrackingError(f"{record.record} has no session yet, so there is nothing to send")
+        if (original := copied_from(folder.absolute(), state)) is not None:
+            raise ValueError(f"{folder} is a copy of {original}, which has the same runs in the store: replay that folder")
+        if "***" in (uri := tracking_uri or state.sweep.tracking.uri):
+            raise TrackingError(f"{record.record} keeps no passwords ({uri}); give --tracking-uri with the whole address")
+        missing = follower.replay(folder, resolve_uri(uri), DesiredRuns, timeout)
     waiting = f"{missing} {plural(missing, 'event')} left; run this again when the store answers"
     plain_screen().print(waiting if missing else "everything is in the tracking store")
     return 1 if missing else 0
-
-
-def _read_uri(folder: SweepFolder) -> str:
-    if (state := read_state(folder.record)).started is None:
-        raise TrackingError(f"{folder.record} has no session yet, so there is nothing to send")
-    uri = state.sweep.tracking.uri
-    if "***" in uri:
-        raise TrackingError(f"{folder.record} keeps no passwords ({uri}); give --tracking-uri with the whole address")
-    return resolve_uri(uri)

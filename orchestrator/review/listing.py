@@ -22,6 +22,7 @@ from craft.words import format_bytes, plural
 from orchestrator.record.checkpoints import place_of
 from orchestrator.record.folder import SweepFolder, holder_of, one_driver, sweeps_in
 from orchestrator.record.log import read_state
+from orchestrator.record.resume import copied_from
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.past_sweep import NoSuchSweep, find_folder
@@ -159,6 +160,8 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     uri = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
     client, runs = _runs(uri, state.sweep_id)
     stays = [] if uri else [f"runs in {noted}, whose password is kept nowhere: give --tracking-uri"] if noted else []
+    if (original := copied_from(folder.absolute(), state)) is not None:
+        runs, stays = [], [f"runs in {redact(uri or noted)}, which are those of {original}"]
     stays += _left(state, client, uri, runs)
     return Removal(sweep=state.name, folder=folder, bytes=size_of(folder), uri=uri, runs=runs, stays=stays)
 
@@ -211,7 +214,6 @@ def _left(state: State, client: Any, uri: str | None, runs: Sequence[Any]) -> li
 
 def remove(removal: Removal) -> list[str]:
     """Deletes what a removal names; returns sentences on what could not be deleted."""
-    failed = []
     if removal.folder is None:
         return _delete_runs(removal)
     with one_driver(removal.folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ import pytest
 
 from orchestrator.commands import results
 from orchestrator.commands.app import NO, WRONG, main
-from orchestrator.record.events import SessionEnded
+from orchestrator.record.events import SessionEnded, SessionStarted
 from orchestrator.record.folder import one_driver
+from orchestrator.record.log import read_state
 from orchestrator.tracking.desired import SWEEP
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record, write_log
@@ -139,6 +141,20 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
     Path("runs/kept").rename("elsewhere")
     assert cli("remove", "kept", "--yes", "--tracking-uri", uri, "--json").report["removed"]
     assert runs("kept") == []
+
+
+def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cli) -> None:
+    from orchestrator.tracking.reader import StoreReader
+
+    folder = finished("done", uri)
+    file = read_state(folder / "log.jsonl").sweep.model_dump(mode="json")
+    write_log(folder, SessionStarted(sweep=file, configurations=1, trainings=1, folder=str(folder.absolute())))
+    assert main(["replay", str(folder)]) == 0
+    shutil.copytree(folder, "runs/copy")
+    assert f"runs/copy is a copy of {folder.absolute()}" in cli("replay", "runs/copy", status=WRONG).err
+    report = cli("remove", "copy", "--yes", "--json").report
+    assert f"runs in {uri}, which are those of {folder.absolute()}" in report["stays"]
+    assert (Path("runs/copy").exists(), StoreReader(uri).sweep_names()) == (False, ["done"])
 
 
 @pytest.mark.parametrize("tag", ["craft.sweep_id", "craft.sweep"])
