@@ -60,7 +60,8 @@ def page(
     elif Path(sweep).is_file():
         _write(sweep, everything_in(Path(sweep)), to)
     else:
-        _write(sweep, everything(Store(uri, mlflow_url), sweep), to)
+        payload = everything(Store(uri, mlflow_url), sweep)
+        _write(payload["state"]["sweeps"][0]["name"], payload, to)
 
 
 def _write(title: str, payload: dict[str, Any], path: Path) -> None:

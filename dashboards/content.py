@@ -68,9 +68,9 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
 
 
 def everything(store: Store, name: str) -> dict[str, Any]:
-    feed = store.feed(name)
+    entry = next(iter(store.sweeps(name)), SweepEntry(name, ""))
+    feed = store.feed(entry.name, entry.run)
     feed.refresh()
-    entry = next(entry for entry in store.sweeps() if entry.name == name)
     return _exported(entry, view_of(store, [feed]), "from the tracking store")
 
 

@@ -20,7 +20,7 @@ from orchestrator.record.state import State
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import hide_address, public_address, redact
 from orchestrator.tracking.client import resolve_uri
-from orchestrator.tracking.desired import KEY, STATUS, SWEEP
+from orchestrator.tracking.desired import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class Store:
                 self._reader = StoreReader(resolve_uri(self.uri))
             return self._reader
 
-    def sweeps(self) -> list[SweepEntry]:
-        """Returns every sweep in the store, newest first."""
+    def sweeps(self, only: str | None = None) -> list[SweepEntry]:
+        """Returns every sweep in the store, newest first; if given, those with this name or id."""
         if self.is_absent:
             return []
         try:
@@ -148,7 +148,8 @@ class Store:
         newest: dict[str, SweepEntry] = {}
         for run in sorted(runs, key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):
             name, status = run.data.tags[SWEEP], run.data.tags.get(STATUS) or str(run.info.status).lower()
-            newest.setdefault(name, SweepEntry(name, status, run))
+            if only in (None, name, run.data.tags[SWEEP_ID]):
+                newest.setdefault(name, SweepEntry(name, status, run))
         return [*newest.values()]
 
     def feed(self, name: str, run: Run | None = None) -> Feed:

@@ -195,7 +195,7 @@ def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, f
         # The page reads the store, so the store must have everything first; then it is an artifact there itself.
         patience = SHIP_STOPPED_SECONDS if outcome.trouble else SHIP_SECONDS
         patience = patience if _is_shipped(follower, patience, outcome, console) else SHIP_STOPPED_SECONDS
-        page = _page(driver.folder, uri)
+        page = _page(driver.folder, driver.state.sweep_id, uri)
         if page is not None:
             driver.record(Filed(path=page.name))
             files.append(page)
@@ -266,11 +266,11 @@ def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> 
         return []
 
 
-def _page(folder: SweepFolder, uri: str) -> Path | None:
+def _page(folder: SweepFolder, sweep_id: str, uri: str) -> Path | None:
     """Writes `front.html` in a separate process, because this package may not import dashboards. None if it fails."""
     page = folder.page
     # The address may hold a password, which a list of processes would show: standard input it is.
-    command = [sys.executable, "-m", "orchestrator", "page", folder.path.name, "--tracking-uri", "-", "--to", str(page)]
+    command = [sys.executable, "-m", "orchestrator", "page", sweep_id, "--tracking-uri", "-", "--to", str(page)]
     try:
         done = subprocess.run(command, input=uri, capture_output=True, timeout=PAGE_SECONDS, encoding="utf-8", errors="replace")
     except (OSError, subprocess.TimeoutExpired):

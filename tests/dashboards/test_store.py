@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from craft.scoring.predictions import write_predictions
 from dashboards.app import Sweeps
-from dashboards.content import state_of, view_of
+from dashboards.content import everything, state_of, view_of
 from dashboards.frames import TrialRow
 from dashboards.store import DashboardError, Store
 from orchestrator.plan.trial import TrialResult
@@ -78,6 +78,18 @@ def test_an_unknown_sweep_lists_those_there_are(store_at: StoreAt) -> None:
     store_at("glue-baselines", [FakeSession()])
     with pytest.raises(DashboardError, match=r"no sweep 'rank' .* Did you mean 'ranks'\? It holds 'glue-baselines', 'ranks'"):
         store.feed("rank")
+
+
+def test_a_sweep_is_found_by_its_id_beside_a_newer_one_of_its_name(store_at: StoreAt) -> None:
+    store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa")])
+    client, tags = MlflowClient(store.uri), {"craft.kind": "sweep", "craft.sweep": "ranks", "craft.sweep_id": "6" * 32}
+    newer = client.create_run(client.get_experiment_by_name("ranks").experiment_id, tags=tags)
+    assert [entry.run.info.run_id for entry in store.sweeps() if entry.run] == [newer.info.run_id]
+    state = everything(store, sweep_id("ranks"))["state"]
+    assert [sweep["name"] for sweep in state["sweeps"]] == ["ranks"]
+    assert store.feed("ranks").frames.trials()
+    with pytest.raises(DashboardError, match="there is no sweep '777'"):
+        everything(store, "777")
 
 
 def test_a_missing_store_is_not_created(tmp_path: Path) -> None:

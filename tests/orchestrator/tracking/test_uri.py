@@ -112,7 +112,7 @@ def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path:
 
     monkeypatch.setattr("orchestrator.commands.session.subprocess.run", run)
     uri = "http://me:5ecret@h:5000"
-    _page(SweepFolder(tmp_path), uri)
+    _page(SweepFolder(tmp_path), "5" * 32, uri)
     ((command, address),) = calls
     assert address == uri
     assert "5ecret" not in " ".join(command)
