@@ -12,7 +12,7 @@ reads the folder `runs/NAME` or the tracking store.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +27,7 @@ from craft.disk import replacing
 from orchestrator.commands.start import plan_sweep, run_file
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
+from orchestrator.record.resume import check_resume
 from orchestrator.sweepfile.load import load_sweep
 
 if TYPE_CHECKING:
@@ -192,8 +193,8 @@ class Result:
         return self.record.answer
 
     @property
-    def state(self) -> State | None:
-        """All that the sweep's log says; None if it was read from a store."""
+    def state(self) -> State:
+        """All that the sweep's log says."""
         return self.record.state
 
     def pick(self, rule: str = "answer") -> Choice:
@@ -242,7 +243,7 @@ def plan(sweep: SweepLike, *changes: str, resume: bool = False) -> SweepPlan:
     Example:
         >>> plan("sweeps/ranks.yaml", "seeds=[0, 1]").configurations
     """
-    with _file(sweep, None) as file:
+    with _file(sweep) as file:
         return SweepPlan(plan_sweep(Options(file, changes, resume=resume, edited=True), Console(quiet=True, emoji=False)))
 
 
@@ -277,10 +278,11 @@ def run(
         >>> result = run("sweeps/ranks.yaml")
         >>> result.best(under=10_000).load()
     """
-    with _file(sweep, storage if storage and "://" not in storage else "runs") as file:
-        options = Options(file, changes, None, storage, tracking_uri, address, cpus=cpus, edited=True)
+    options = Options("", changes, None, storage, tracking_uri, address, cpus=cpus, edited=True)
+    with _file(sweep, storage if storage and "://" not in storage else "runs", options.assignments) as file:
         place = SweepFolder(load_sweep(file, options.assignments).folder)
-        options = replace(options, resume=resume and place.effective.exists(), verbosity="quiet" if quiet else "normal")
+        resume = resume and place.effective.exists()
+        options = replace(options, sweep=file, resume=resume, verbosity="quiet" if quiet else "normal")
         run_file(options, Console(quiet=quiet, highlight=False, emoji=False))
     return open_sweep(place.path)
 
@@ -336,8 +338,9 @@ def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.Data
 
 
 @contextmanager
-def _file(sweep: SweepLike, storage: str | None) -> Iterator[str]:
-    """Gives the path of a sweep's file. A text or a dict becomes one: `NAME.yaml` in `storage`, or for the moment."""
+def _file(sweep: SweepLike, storage: str | None = None, changes: Sequence[str] = ()) -> Iterator[str]:
+    """Gives the path of a sweep's file. A text or a dict becomes one: `NAME.yaml` in `storage`, or for the moment. Raises
+    ValueError if that would replace the file of another sweep."""
     if isinstance(sweep, Path) or (isinstance(sweep, str) and "\n" not in sweep):
         yield str(sweep)
         return
@@ -346,8 +349,12 @@ def _file(sweep: SweepLike, storage: str | None) -> Iterator[str]:
         file = Path(scratch) / "text.yaml"
         file.write_text(text, encoding="utf-8")
         if storage is not None:
-            name = load_sweep(file).name
-            file = Path(storage) / f"{name}.yaml"
+            loaded = load_sweep(file, changes)
+            check_resume(loaded.folder, loaded)
+            file = Path(storage) / f"{loaded.name}.yaml"
+            other = file.exists() and file.read_bytes() != text.encode()
+            if other and not SweepFolder(loaded.folder).effective.exists():
+                raise ValueError(f"{file} is no file of a sweep that has run: rename it, or give this sweep another name")
             file.parent.mkdir(parents=True, exist_ok=True)
             with replacing(file) as aside:
                 aside.write_text(text, encoding="utf-8")

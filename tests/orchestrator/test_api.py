@@ -74,6 +74,19 @@ def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
         result.compare(result)
 
 
+def test_a_text_replaces_no_file_but_that_of_its_own_sweep(here: Path) -> None:
+    sweep, mine = TINY | {"model": "sentence-transformers/all-MiniLM-L6-v2"}, here / "tiny.yaml"
+    mine.write_text("name: tiny\n")
+    with pytest.raises(ValueError, match=r"tiny\.yaml is no file of a sweep that has run"):
+        run(sweep, storage=".")
+    assert mine.read_text() == "name: tiny\n"
+    (here / "tiny").mkdir()
+    (here / "tiny" / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    with pytest.raises(SweepError, match="holds another sweep of this name"):
+        run(sweep | {"training": {"max_steps": 3}}, storage=".")
+    assert mine.read_text() == "name: tiny\n"
+
+
 @pytest.mark.parametrize("labels", [("LoRA r1",), ()])
 def test_a_result_without_a_finished_trial_has_its_columns(tmp_path: Path, labels: tuple[str, ...]) -> None:
     result = open_sweep(record(tmp_path / "runs" / "none", {label: (100, {}) for label in labels}))
