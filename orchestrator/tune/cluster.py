@@ -32,6 +32,7 @@ from orchestrator.record.options import check_answers, check_socket_room
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
 from orchestrator.tune import private
+from orchestrator.worker.crash import describe
 from orchestrator.worker.share import keep_to_share, require_gpu
 
 DRIVER_ENVIRONMENT = {
@@ -297,5 +298,4 @@ def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> A
     try:
         return Answer(host, ray.get(task))
     except Exception as error:  # whatever a machine has wrong with it is what was asked
-        cause = getattr(error, "cause", None) or error
-        return Answer(host, error=str(cause).strip().splitlines()[-1])
+        return Answer(host, error=describe(error))

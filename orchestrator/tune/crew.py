@@ -146,7 +146,7 @@ def try_steps(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]
         reason: str | None = ray.get(task, timeout=timeout_s)
         return reason
     except (ray.exceptions.RayError, TimeoutError) as error:
-        return str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
+        return crash.describe(error)
     finally:
         ray.util.remove_placement_group(group)
 

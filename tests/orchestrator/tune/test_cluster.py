@@ -92,6 +92,16 @@ def test_why_a_process_of_ray_died_is_said_in_its_words(tmp_path: Path, status: 
     assert f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores" in describe_death("raylet", status, tmp_path)
 
 
+def test_a_machine_s_error_without_a_message_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(_: object) -> None:
+        error = RuntimeError("ray::_ask() (pid=1)")
+        error.cause = MemoryError()  # type: ignore[attr-defined]
+        raise error
+
+    monkeypatch.setattr(cluster.ray, "get", get)
+    assert cluster._answer({"NodeManagerHostname": "a"}, None, True, 1.0) == cluster.Answer("a", error="MemoryError")
+
+
 REPLACED = """
 import ctypes, os, signal, subprocess, sys, threading, time
 from orchestrator.tools.signals import BEGUN_AGAIN, begin_again
