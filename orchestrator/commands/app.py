@@ -35,7 +35,6 @@ GOOD, NO, WRONG, STOPPED, LEFT = 0, 1, 2, 130, 141
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
