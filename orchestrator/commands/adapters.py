@@ -141,7 +141,7 @@ def take(
     Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
     """
     from orchestrator.adapters.model_card import CARD_FILE
-    from orchestrator.adapters.taking import how_to_load, register_adapters, take_adapters
+    from orchestrator.adapters.taking import how_to_load, register_adapters, take_adapters, take_report
     from orchestrator.results.metrics import full_label
     from orchestrator.review.past_sweep import find_sweep
 
@@ -164,8 +164,6 @@ def take(
             for line in how_to_load(adapter, form):
                 console.print(f"    {line}")
         if as_json:
-            from orchestrator.adapters.taking import take_report
-
             report = take_report(record, chosen, adapters, form=form, written=to is not None, registered=registered)
             write_report(report.to_json())
 
@@ -189,7 +187,7 @@ def cut(
 
     Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
     """
-    from orchestrator.adapters.taking import cut_adapters
+    from orchestrator.adapters.taking import CutReport, cut_adapters
     from orchestrator.results.metrics import amount, full_label
     from orchestrator.review.past_sweep import find_sweep
 
@@ -208,8 +206,6 @@ def cut(
     console.print(table)
     console.print(f"written to {to}; to train cuts on and score them, give the block sizes and continue with --resume")
     if as_json:
-        from orchestrator.adapters.taking import CutReport
-
         names = {"sweep": record.name, "configuration": trained.configuration, "reason": chosen.reason, "path": str(to)}
         write_report(CutReport(**names, sizes=sizes).to_json())
 

@@ -40,7 +40,7 @@ from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.client import TrackingError, sqlite_file
+from orchestrator.tracking.client import TrackingError, check_store, sqlite_file
 from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 if TYPE_CHECKING:
@@ -153,8 +153,6 @@ def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
-    from orchestrator.tracking.client import check_store
-
     try:
         yield Finding("good", "tracking", f"{address} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
     except TrackingError as error:

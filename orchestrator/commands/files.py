@@ -72,12 +72,11 @@ def suggest(
 
     Exit status: 0 printed; 2 the data, the model or the hours are unusable.
     """
+    from orchestrator.suggest.suggest import SuggestReport
     from orchestrator.suggest.suggest import suggest as suggest_sweep
 
     suggestion = suggest_sweep(model, str(data), label, text, hours, validation, kind, name, encoding, skip_bad)
     if as_json:
-        from orchestrator.suggest.suggest import SuggestReport
-
         write_report(SuggestReport(sweep_file=suggestion.text, seconds=suggestion.seconds).to_json())
     else:
         write_report(suggestion.text, end="")

@@ -46,13 +46,12 @@ def front(
 
     Exit status: 0 shown; 1 no trial has finished; 2 there is no such sweep.
     """
+    from orchestrator.review.front_report import front_report
     from orchestrator.review.front_tables import show_front
     from orchestrator.review.past_sweep import find_sweep
 
     record = find_sweep(sweep, tracking_uri, storage).with_within(within)
     if as_json:
-        from orchestrator.review.front_report import front_report
-
         write_report(front_report(record).to_json())
     elif not any(summary.finished or summary.failed for summary in record.summaries):
         raise NothingMeets(f"no trial of {record.name} has ended yet")
@@ -90,15 +89,13 @@ def compare(
 
     Exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps cannot be compared.
     """
-    from orchestrator.review.comparing import compare_sweeps, show_comparison
+    from orchestrator.review.comparing import compare_report, compare_sweeps, show_comparison
     from orchestrator.review.past_sweep import find_sweep
 
     first_record, second_record = (find_sweep(name, tracking_uri, storage) for name in (first, second))
     compared = compare_sweeps(first_record, second_record, configuration_a, configuration_b, metric)
     show_comparison(compared, plain_screen(quiet=as_json), rows)
     if as_json:
-        from orchestrator.review.comparing import compare_report
-
         write_report(compare_report(compared).to_json())
 
 
@@ -117,7 +114,7 @@ def export(
     Exit status: 0 written; 1 the sweep has no finished trial; 2 the call is wrong.
     """
     from orchestrator.review.past_sweep import find_sweep
-    from orchestrator.review.trials_file import TRIALS_FILE, write_trials
+    from orchestrator.review.trials_file import TRIALS_FILE, ExportReport, write_trials
 
     record = find_sweep(sweep, tracking_uri, storage)
     if not any(entry.finished for entry in record.entries):
@@ -127,8 +124,6 @@ def export(
     written = write_trials(record.entries, path)
     plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {path}")
     if as_json:
-        from orchestrator.review.trials_file import ExportReport
-
         write_report(ExportReport(sweep=record.name, path=str(path), trials=written).to_json())
 
 
@@ -163,7 +158,8 @@ def judge(
 
     Exit status: 0 judged; 2 the table leaves something open, or a row cannot be read.
     """
-    from orchestrator.review.comparing import compare_sweeps, show_comparison
+    from orchestrator.review.comparing import compare_report, compare_sweeps, show_comparison
+    from orchestrator.review.front_report import front_report
     from orchestrator.review.front_tables import show_front
     from orchestrator.review.run_columns import Call
     from orchestrator.review.run_table import read_table
@@ -172,9 +168,6 @@ def judge(
     record = table.record
     sides = None if compare is None else compare_sweeps(record, record, *compare, flags=("--compare", "--compare"))
     if as_json:
-        from orchestrator.review.comparing import compare_report
-        from orchestrator.review.front_report import front_report
-
         comparison = sides and compare_report(sides)
         write_report(front_report(record, read=table.read, lacks=table.lacks, comparison=comparison).to_json())
         return

@@ -192,6 +192,7 @@ def more(
     Exit status: that of `craft-sweeps run`; 1 also if nothing is proposed; 2 the call is wrong.
     """
     from orchestrator.commands.app import main
+    from orchestrator.review.front_report import front_report
     from orchestrator.review.past_sweep import find_folder, read_folder
 
     record = read_folder(find_folder(sweep, storage)).with_within(within)
@@ -216,8 +217,6 @@ def more(
     for key, value in {**answer.changes, **rule}.items():
         command += ["--set", f"{key}={json.dumps(value)}"] if key != "name" else []
     if as_json and not yes:
-        from orchestrator.review.front_report import front_report
-
         write_report(front_report(record).to_json())
         return 0
     if not yes and not typer.confirm("Run it?"):
