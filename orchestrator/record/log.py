@@ -76,7 +76,10 @@ class Log:
         self._waiting: list[Event] = []
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            self._lock()
+            try:  # besides the folder's lock, whose file somebody may have removed
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"{path} is being written by another process; stop that sweep first") from error
             self._size = _repair(self._file)
             self._last = _stated(os.pread(self._file, SUFFIX, max(0, self._size - SUFFIX)))
             flush(path.parent)
@@ -131,15 +134,6 @@ class Log:
             self.flush()
             os.close(self._file)
             self._file = -1
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"{self.path} is being written by another process; stop that sweep first") from error
-        except OSError:
-            # Some network file systems have no locks; there nothing but the folder's own lock keeps a second writer away.
-            return
 
 
 def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:

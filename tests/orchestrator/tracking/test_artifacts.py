@@ -107,6 +107,7 @@ def test_a_log_that_was_cut_back_replaces_what_store_and_cache_have_of_it(uri: s
         sweep.begin(trial)
         for step in range(10, 10 + reports):
             sweep.report(trial, step)
+        sweep._log.close()
         mirror(folder, uri)
         assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
         log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:8]))
