@@ -31,8 +31,10 @@ from orchestrator.review.status import Progress
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.client import TrackingError, find_all, find_runs, resolve_uri, sqlite_file
-from orchestrator.tracking.desired import SWEEP_ID
+from orchestrator.tracking.artifacts import delete_artifacts
+from orchestrator.tracking.client import TrackingError, find_all, find_runs, open_store, resolve_uri, sqlite_file
+from orchestrator.tracking.desired import SWEEP, SWEEP_ID
+from orchestrator.tracking.reader import StoreReader
 
 STATES = {"lost": "interrupted", "empty": "nothing yet"}
 
@@ -89,9 +91,6 @@ def _of_folder(folder: Path) -> SweepPart:
 
 
 def _of_store(uri: str) -> Iterator[SweepPart]:
-    from orchestrator.tracking.desired import SWEEP
-    from orchestrator.tracking.reader import StoreReader
-
     reader = StoreReader(uri)
     for run in sorted(reader.sweep_runs(), key=lambda run: (run.data.tags[SWEEP], run.info.start_time)):
         name, place = run.data.tags[SWEEP], f"run {run.info.run_id}"
@@ -167,8 +166,6 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
 
 
 def _in_store(name: str, uri: str) -> Removal:
-    from orchestrator.tracking.reader import StoreReader
-
     reader = StoreReader(uri)
     run = reader.sweep_run(name)
     if run is None:
@@ -193,8 +190,6 @@ def _runs(uri: str | None, sweep_id: str) -> tuple[Any, list[Any]]:
     file = None if uri is None else sqlite_file(uri)
     if uri is None or (file is not None and not file.is_file()):
         return None, []
-    from orchestrator.tracking.reader import StoreReader
-
     client = StoreReader(uri).client
     return client, list(find_runs(client, f"tags.`{SWEEP_ID}` = '{sweep_id}'"))
 
@@ -230,9 +225,6 @@ def remove(removal: Removal) -> list[str]:
 def _delete_runs(removal: Removal) -> list[str]:
     if removal.uri is None or not removal.runs:
         return []
-    from orchestrator.tracking.artifacts import delete_artifacts
-    from orchestrator.tracking.client import open_store
-
     client, failed = open_store(removal.uri), []
     for run in removal.runs:
         failed += delete_artifacts(client, run)
