@@ -60,9 +60,8 @@ def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = 
     tasks = record.sweep.task_names
     if task is not None and task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', task, tasks)}")
-    wanted = [task] if task is not None else tasks
     adapters = []
-    for name, folder in folders_of(wanted).items():
+    for name, folder in folders_of([task] if task is not None else tasks).items():
         entry, why = choose_seed(record.trials(chosen.summary.configuration, name), seed)
         adapters.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), to / folder))
     return adapters
@@ -92,8 +91,7 @@ def take_adapters(
                 from craft.models.files import model_digest
 
                 digest = model_digest(record.sweep.model, record.sweep.revision)
-                entries = [adapter.entry for adapter in adapters]
-                check_data(record.sweep, entries, {record.sweep.model: digest} if digest else {})
+                check_data(record.sweep, [each.entry for each in adapters], {record.sweep.model: digest} if digest else {})
             for number, adapter in enumerate(adapters):
                 place = Path(scratch) / str(number)
                 adapters[number] = _write_adapter(record, adapter, place, form, base or record.sweep.model)

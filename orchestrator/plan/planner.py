@@ -137,8 +137,9 @@ class Planner:
         try:
             checked = method.parameters.model_validate(point.parameters)
         except ValidationError as error:
+            given = ", ".join(f"{name} {text(value)}" for name, value in point.parameters.items())
             lines = [
-                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {_listed(point.parameters)})"
+                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {given})"
                 for mistake in from_pydantic(error, method.parameters, path)
             ]
             raise SweepError(lines) from None
@@ -233,7 +234,3 @@ class Planner:
             ),
             tuned,
         ]
-
-
-def _listed(parameters: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {text(value)}" for name, value in parameters.items())
