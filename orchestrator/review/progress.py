@@ -198,7 +198,7 @@ def _doing(state: State, outlooks: Mapping[str, Outlook], missing: str) -> str:
     if missing and not running:
         return f"no machine: waiting for {missing}"
     phases = [outlooks[entry.key].phase for entry in running if entry.key in outlooks]
-    if not phases and not any(entry.ended for entry in state.trainings):
+    if not phases and (running or state.held is None) and not any(entry.ended for entry in state.trainings):
         return STARTING
     scoring = sum(phase.startswith("scoring") for phase in phases)
     return phases[0] if len(running) == len(phases) == 1 else f"{scoring} scoring" if scoring else ""
