@@ -239,10 +239,6 @@ class Command:
         return self.event.keys if isinstance(self.event, Requested) else []
 
 
-Look = Callable[[], tuple[Plan, State]]
-"""Returns the present plan and the state of the sweep."""
-
-
 class RequestQueue:
     """The requests to the driver of the sweep in a folder, which it answers one by one between two events."""
 
@@ -250,15 +246,16 @@ class RequestQueue:
         self._folder, self._options = folder, options
         self._opened = False
 
-    def commands(self, look: Look, on_disk: bool) -> Iterator[Command]:
+    def commands(self, now: Callable[[], tuple[Plan, State]], on_disk: bool) -> Iterator[Command]:
         """Yields the commands since the last call. The driver obeys each before it takes the next one.
 
         Args:
+            now: returns the present plan and the state of the sweep.
             on_disk: whether the disk has all events: before that no request is removed.
         """
         for request in pending(self._folder):
             try:
-                command = self._answer(request, *look(), on_disk)
+                command = self._answer(request, *now(), on_disk)
             except Exception as error:  # whatever is wrong with a request, it may not end the sweep
                 logger.warning("the request %s is refused", request.name, exc_info=error)
                 request.refuse(self._folder, str(error) or type(error).__name__)

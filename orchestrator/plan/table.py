@@ -144,12 +144,12 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     groups = [group for family in families for group in family.groups]
     fixed = [group[0].label for group in groups if len(group) == 1]
     counts = {len(group) for group in groups if len(group) > 1}
-    further = measuring - len(fixed) * len(sweep.task_names) * len(sweep.reported_seeds)
+    more_trials = measuring - len(fixed) * len(sweep.task_names) * len(sweep.reported_seeds)
     all_steps = round(sum(_steps(family, len(sweep.reported_seeds) / len(sweep.seeds), steps) for family in families))
     walked, transferred = any(family.later for family in families), [family for family in families if family.ends]
     yield Line(
         "then",
-        f"the best of {len(groups) - len(fixed)} groups, {seeds}: at most {further} trials more, "
+        f"the best of {len(groups) - len(fixed)} groups, {seeds}: at most {more_trials} trials more, "
         f"{'about ' if walked else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else ""),
     )
     if counts:

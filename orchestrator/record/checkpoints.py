@@ -37,7 +37,6 @@ ADAPTER_FOLDER = "adapter"
 CUTS_FOLDER = "cuts"
 LOCAL = "local"
 """pyarrow's name of this machine's file system."""
-PREDICTIONS_FILE = "predictions.safetensors"
 
 
 @dataclass(frozen=True)

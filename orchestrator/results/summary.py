@@ -236,8 +236,8 @@ def graded_rows(result: TrialResult) -> float:
 
 
 def _range(facts: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    known = [(fact.get(RANGE), METRICS.get(str(fact.get(METRIC)))) for fact in facts]
-    ends = [ends or (-100.0 if row and row.signed else 0.0, 100.0) for ends, row in known] or [(0.0, 100.0)]
+    metrics = [(fact.get(RANGE), METRICS.get(str(fact.get(METRIC)))) for fact in facts]
+    ends = [ends or (-100.0 if row and row.signed else 0.0, 100.0) for ends, row in metrics] or [(0.0, 100.0)]
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 

@@ -300,13 +300,13 @@ def _entries(
         trial = Trial(f"row{row}", ids[key], labels[key], "", str(task.cell(row)) if task else UNNAMED, seed, "", settings[key])
         counts = {SIZE: sizes[row]}
         if columns.finished[row]:
-            known = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
+            scored = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
             metrics = {"score": points}
             if answers and answers.cell(row):
-                known, error = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
+                scored, error = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
                 metrics |= {} if score.metric in SHARES else {f"{facts[METRIC]}_error": error}
-                lengths.setdefault((trial.task, known[EXAMPLES]), str(answers.cell(row)))
-            result = TrialResult(trial.key, "finished", metrics, counts, seconds=times[row], facts={**facts, **known})
+                lengths.setdefault((trial.task, scored[EXAMPLES]), str(answers.cell(row)))
+            result = TrialResult(trial.key, "finished", metrics, counts, seconds=times[row], facts={**facts, **scored})
         else:
             state = str(status.cell(row) if status else "")
             ended: Status = "stopped" if state_of(state) in STOPPED else "failed"
@@ -334,8 +334,8 @@ def _answers(place: str, file: Path, factor: float, score: float) -> tuple[dict[
         raise DataError(
             f"{place}: the mean of {file} is {values.mean():.2f}, its score {score:.2f}: is it of another training?"
         )
-    known = {EXAMPLES: float(len(values)), **credits_of(lambda drawn: float(values[drawn].mean()), len(values))}
-    return known, float(values.std()) / math.sqrt(len(values))
+    scored = {EXAMPLES: float(len(values)), **credits_of(lambda drawn: float(values[drawn].mean()), len(values))}
+    return scored, float(values.std()) / math.sqrt(len(values))
 
 
 def _missing(entries: Sequence[Entry]) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from craft.results import Leave, Progress, RunResult, is_out_of_memory
 from craft.settings import TrainingSettings
-from craft.spec import BUDGET
+from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.words import format_bytes
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, TrialResult, result_of_cut
@@ -69,13 +69,19 @@ def run_job(
             if not is_out_of_memory(error):
                 return failed(why)
             scoring = getattr(error, "scoring", False)
-        smaller = run.training.in_smaller_batches(scoring=scoring)
-        if smaller is None:
+        if (smaller := in_smaller_batches(run, tried, scoring)) is None:
             return failed(no_room(why, tried, job.training.resources), retryable=True)
-        tried.append(smaller)
-        run = run.model_copy(update={"training": smaller})
-        resume_from = find_newest_checkpoint(directory) or resume_from
-        free_memory()
+        run, resume_from = smaller, find_newest_checkpoint(directory) or resume_from
+
+
+def in_smaller_batches(run: RunSpec, tried: list[TrainingSettings], scoring: bool) -> RunSpec | None:
+    """Returns a run whose memory ran out in smaller batches, which are added to `tried`, and frees memory; None if it has the
+    smallest. Called while no error is handled, whose traceback would keep what it holds."""
+    if (smaller := run.training.in_smaller_batches(scoring=scoring)) is None:
+        return None
+    tried.append(smaller)
+    free_memory()
+    return run.model_copy(update={"training": smaller})
 
 
 def size_of(trial: PlannedTrial) -> int:

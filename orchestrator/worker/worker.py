@@ -20,6 +20,7 @@ from typing import Any
 
 from craft.plugins import PluginError, load_inherited
 from craft.results import PREDICTIONS_FOLDER, Leave, Progress, is_out_of_memory
+from craft.scoring.predictions import PREDICTIONS_FILE
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
@@ -29,7 +30,6 @@ from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     CUTS_FOLDER,
     EVALUATIONS_FILE,
-    PREDICTIONS_FILE,
     RESULT_FILE,
     newest_whole,
     stored_cuts,
@@ -37,8 +37,8 @@ from orchestrator.record.checkpoints import (
     stored_result,
 )
 from orchestrator.worker.crash import is_transient, reason
-from orchestrator.worker.run_job import note_smaller_batches, run_job, size_of
-from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, free_memory, guarded, process_age, together
+from orchestrator.worker.run_job import in_smaller_batches, note_smaller_batches, run_job, size_of
+from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, process_age, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""
@@ -204,19 +204,18 @@ def _cut_stored(
                 checkpoint / ADAPTER_FOLDER, f"{BUDGET}{size_of(trial)}", place, recovery=RECOVERY, spec=run
             )
             outcomes.append(Outcome(result_of_cut(trial.key, size, notes), size.adapter))
+            left.pop(0)
+            continue
         except Exception as error:
-            no_memory = is_out_of_memory(error)
+            no_memory, why, scoring = is_out_of_memory(error), reason(error), getattr(error, "scoring", False)
             if is_transient(error) and not no_memory:
                 raise
-            smaller = run.training.in_smaller_batches(scoring=getattr(error, "scoring", False)) if no_memory else None
-            if smaller is not None:
-                tried.append(smaller)
-                run = run.model_copy(update={"training": smaller})
-                shutil.rmtree(place, ignore_errors=True)
-                free_memory()
-                continue
-            failed.append(TrialResult(trial.key, "failed", error=reason(error), notes=notes, retryable=no_memory))
-        left.pop(0)
+        if no_memory and (smaller := in_smaller_batches(run, tried, scoring)) is not None:
+            run = smaller
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            failed.append(TrialResult(trial.key, "failed", error=why, notes=notes, retryable=no_memory))
+            left.pop(0)
 
     def fill(folder: Path) -> None:
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)

@@ -314,8 +314,8 @@ def test_chats_of_arrow_have_no_nulls_of_their_neighbours(
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
         datasets.Dataset.from_parquet(train).save_to_disk(str(tmp_path / "set"))
         train = {"path": str(tmp_path / "set")}
-    given = CustomTask(kind="generation", train=train, messages="talk")
-    split = to_dataset(read_source(given.train), given)
+    task = CustomTask(kind="generation", train=train, messages="talk")
+    split = to_dataset(read_source(task.train), task)
     assert form(TOOL_TEMPLATE).texts(split[:]).responses == [
         '<call>weather {"city": "Oslo"}</call><end>',
         '<call>time {"zone": "CET"}</call><end>',

@@ -195,7 +195,7 @@ def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     """Or although the store went away before it was known which points have."""
-    trial, sweep, there, log_batch = entry(), SweepLog(tmp_path), [True], MlflowClient.log_batch
+    trial, sweep, answers, log_batch = entry(), SweepLog(tmp_path), [True], MlflowClient.log_batch
     sweep.start(trial)
     sweep.train(trial)
 
@@ -205,13 +205,13 @@ def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
         return log_batch(self, run_id, metrics, params, tags, **named)
 
     def leave(*_: Any, **__: Any) -> None:
-        there[0] = False
+        answers[0] = False
         raise Lost("no answer")
 
     copy = Mirror(tmp_path, uri, DesiredRuns)
     with monkeypatch.context() as patch, suppress(Lost):
         patch.setattr(MlflowClient, "log_batch", fail)
-        patch.setattr(SweepStore, "answers", lambda _: there[0])
+        patch.setattr(SweepStore, "answers", lambda _: answers[0])
         if away:
             patch.setattr(MlflowClient, "log_inputs", leave)
         copy.step()
