@@ -137,9 +137,9 @@ class Planner:
         try:
             checked = method.parameters.model_validate(point.parameters)
         except ValidationError as error:
-            parameters = ", ".join(f"{name} {text(value)}" for name, value in point.parameters.items())
+            point_text = ", ".join(f"{name} {text(value)}" for name, value in point.parameters.items())
             lines = [
-                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {parameters})"
+                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {point_text})"
                 for mistake in from_pydantic(error, method.parameters, path)
             ]
             raise SweepError(lines) from None
