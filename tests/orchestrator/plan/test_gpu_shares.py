@@ -17,9 +17,22 @@ from tests.orchestrator.plans import count, toy_sweep
 GIB = 2**30
 
 
-def test_a_share_lies_on_one_gpu() -> None:
-    assert Resources(gpu=0.6).slots({"CPU": 8, "GPU": 2}) == 2
-    assert Resources(gpu=0.3).slots({"CPU": 8, "GPU": 2}) == 6
+EIGHT = {"CPU": 64.0, "GPU": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("resources", "machines", "slots"),
+    [
+        (Resources(gpu=0.6), [{"CPU": 8, "GPU": 2}], 2),  # a share lies on one GPU
+        (Resources(gpu=0.3), [{"CPU": 8, "GPU": 2}], 6),
+        (Resources(gpu=3), [EIGHT], 2),  # a trial lies on one machine
+        (Resources(gpu=3), [EIGHT, EIGHT], 4),
+        (Resources(gpu=4, cpu=20), [EIGHT], 0),
+        (Resources(processes=2, cpu=0.5), [{"CPU": 2}], 2),
+    ],
+)
+def test_slots_count_whole_trials(resources: Resources, machines: list[dict[str, float]], slots: int) -> None:
+    assert resources.slots(*machines) == slots
 
 
 def test_a_block_says_how_the_gpus_of_the_file_are_shared(tmp_path: Path) -> None:
@@ -52,14 +65,6 @@ def test_the_context_counts(tmp_path: Path) -> None:
     card = [Gpu("L4", 20 * GIB)]
     doubts = [gpu_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + more), card)[0].doubt for more in (0, 1)]
     assert doubts == [False, True]
-
-
-def test_slots_count_whole_trials_on_one_machine() -> None:
-    eight = {"CPU": 64, "GPU": 8}
-    assert Resources(gpu=3).slots(eight) == 2
-    assert Resources(gpu=3).slots(eight, eight) == 4
-    assert Resources(gpu=4, cpu=20).slots(eight) == 0
-    assert Resources(processes=2, cpu=0.5).slots({"CPU": 2}) == 2
 
 
 def test_the_way_is_the_one_that_fits(tiny_bert: str) -> None:
