@@ -15,8 +15,6 @@ from orchestrator.results.answer import Answer, answer_of, find_answer
 from orchestrator.results.front import mark_front, not_shown_to_beat_head
 from orchestrator.results.luck import helps_most
 from orchestrator.results.summary import Summary
-from orchestrator.review.pick import pick
-from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.orchestrator.results.rows import entry, made
 
@@ -28,6 +26,7 @@ SPACE: tuple[dict[str, Any], ...] = (
 )
 
 
+ANSWERED = {"search.until": "answered"}
 RATES = {"space.2.learning_rate": {"values": [1e-3, 3e-3, 9e-3, 0.00033, 0.027]}}
 
 
@@ -49,71 +48,74 @@ def around(center: float, spread: float = 0.3, seeds: int = 3) -> list[float]:
 
 
 STEEP = [made("small", 1_000, around(70)), made("middle", 4_000, around(95.1)), made("large", 73_728, around(95.7))]
+DOUBTFUL = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
+FLAT = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
+LARGER = {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}
 
 
-def test_the_smallest_that_is_enough_is_named_with_its_chance_and_the_price_of_the_best() -> None:
-    answer = answered(*STEEP)
-    assert (answer.kind, answer.configuration, answer.best) == ("enough", "middle", "large")
-    assert answer.verdict.startswith("Enough: lora middle (4,000 parameters): 95.1 ± ")
-    assert "better by more than 1 point is " in answer.verdict
-    assert answer.verdict.endswith("The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.")
-    assert answer.p_better < 0.1
+def growing(method: str, *scores: float) -> list[Summary]:
+    """Ranks 2, 4, 8, ... with these scores."""
+    ranks = [2 * 2**place for place in range(len(scores))]
+    rows = enumerate(zip(ranks, scores, strict=True))
+    return [made(f"r{r}", 1e3 * r, around(score, 0.3 * (-1) ** at), method, ranks=f"all,{r},{r}") for at, (r, score) in rows]
 
 
-def test_within_and_sure_say_what_enough_means() -> None:
-    assert answered(*STEEP, rule=Enough(within=30)).configuration == "small"
-    assert answered(*STEEP, rule=Enough(within=0.2)).configuration == "large"
-    doubtful = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
-    sure = answered(*doubtful, rule=Enough(sure=0.6))
-    assert (sure.kind, sure.configuration) == ("enough", "small")
-    assert answered(*doubtful, rule=Enough(sure=0.97)).configuration != "small"
+@pytest.mark.parametrize(
+    ("rows", "file", "configuration", "said", "changes"),
+    [
+        (STEEP, {}, "middle", [
+            "Enough: lora middle (4,000 parameters): 95.1 ± ", "anything in this sweep is better by more than 1 point is ",
+            "The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.",
+        ], None),
+        (STEEP, {"rule": Enough(within=30)}, "small", [], None),
+        (STEEP, {"rule": Enough(within=0.2)}, "large", [], None),
+        (DOUBTFUL, {"rule": Enough(sure=0.6)}, "small", [], None),
+        (DOUBTFUL, {"rule": Enough(sure=0.97)}, "middle", [], None),
+        (FLAT, {}, "c1000", [], {}),
+        # The best at the end of what was tried asks for more, where the curve rises.
+        (growing("craft", 60, 65, 70, 75), {}, "r16", ["The best has the largest size tried", "run a larger size of craft r16"],
+         LARGER),
+        (growing("craft_star", 60, 65, 70, 75), {"space": [SPACE[0], SPACE[1] | {"method": "craft_star"}]}, "r16",
+         ["The best has the largest size tried", "run a larger size of craft_star r16"], LARGER),
+        (growing("craft", 60, 75, 83, 86, 86.6), {}, "r16", [], None),
+        ([*(made(f"lr {rate}", 4_000, around(2e4 * rate), learning_rate=rate) for rate in (1e-3, 2e-3, 4e-3)),
+          made("full", 1e6, around(79), "full")], {}, "lr 0.004", ["The best has the highest learning_rate tried"], None),
+    ],
+)  # fmt: skip
+def test_the_smallest_that_is_enough_is_named_and_what_would_say_more(
+    rows: list[Summary], file: dict[str, Any], configuration: str, said: list[str], changes: dict[str, Any] | None
+) -> None:
+    answer = answered(*rows, **file)
+    assert (answer.kind, answer.configuration) == ("enough", configuration)
+    assert [phrase for phrase in said if phrase not in answer.text] == []
+    assert ("larger size" in answer.text) == ("largest size" in answer.unknown) == (changes == LARGER)
+    assert changes is None or answer.changes == changes
+    if rows is STEEP:
+        assert (answer.best, answer.p_better < 0.1) == ("large", True)
+    if changes == {}:
+        assert (answer.unknown, answer.proposal, answer.command) == ("", "", ""), "it is decided"
 
 
 @pytest.mark.parametrize(
     ("summaries", "kind", "phrases", "changes"),
     [
-        (
-            [made("small", 1_000, [70]), made("large", 8_000, [90])],
-            "one seed",
-            ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
-            {"seeds": [0, 1, 2]},
-        ),
-        (
-            [made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)],
-            "one seed",
-            ["By one seed: lora small", "More scored examples would help most; more seeds would help less."],
-            {},
-        ),
-        (
-            [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
-            "unsure",
-            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
-            {"search.until": "answered"},
-        ),
-        (
-            [made("small", 1_000, around(70)), made("large", 8_000, [95]), made("l", 9, around(50))],
-            "unsure",
-            ["Not decided: lora large", "1 seed does not show how seeds spread, 3 do"],
-            {"search.until": "answered"},
-        ),
-        (
-            [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
-            "random guessing",
-            ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
-            RATES,
-        ),
-        (
-            [made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
-            "head",
-            ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "points is not ruled out."],
-            RATES,
-        ),
-        (
-            [made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))],
-            "head",
-            ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "],
-            RATES,
-        ),
+        ([made("small", 1_000, [70]), made("large", 8_000, [90])], "one seed",
+         ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
+         {"seeds": [0, 1, 2]}),
+        ([made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)], "one seed",
+         ["By one seed: lora small", "More scored examples would help most; more seeds would help less."], {}),
+        ([made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])], "unsure",
+         ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
+         ANSWERED),
+        ([made("small", 1_000, around(70)), made("large", 8_000, [95]), made("l", 9, around(50))], "unsure",
+         ["Not decided: lora large", "1 seed does not show how seeds spread, 3 do"], ANSWERED),
+        ([made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
+         "random guessing",
+         ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"], RATES),
+        ([made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
+         "head", ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "not ruled out."], RATES),
+        ([made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))], "head",
+         ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "], RATES),
     ],
 )  # fmt: skip
 def test_what_cannot_be_said_is_said_with_the_next_experiment(
@@ -126,12 +128,6 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 
 
-def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
-    level = [made(f"c{size}", size, around(52, 0.5), examples=277, chance=52.7) for size in (1_000, 8_000)]
-    with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
-        pick("enough", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
-
-
 def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> None:
     """Each difference of two seeds has an interval with zero in it; all seeds together show how seeds spread."""
     adapters = [made(f"r{place}", 1_000 * place, [85.2 + place / 50, 84.5 - place / 50]) for place in range(1, 6)]
@@ -140,33 +136,6 @@ def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> N
     assert len(not_shown_to_beat_head(judged)) == len(adapters)
     assert judged[0].counts["p_enough"] < 0.1
     assert answered(head, *adapters).kind == "unsure"
-
-
-@pytest.mark.parametrize(
-    ("method", "scores", "changes"),
-    [
-        ("craft", (60, 65, 70, 75), {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}),
-        ("craft_star", (60, 65, 70, 75), {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}),
-        ("craft", (75, 83, 86, 86.6), {}),
-    ],
-    ids=["craft", "craft_star", "levelled off"],
-)
-def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one_where_the_curve_rises(
-    method: str, scores: tuple[float, ...], changes: dict[str, Any]
-) -> None:
-    growing = [
-        made(f"r{rank}", 1e3 * rank, around(score, 0.3 * (-1) ** place), method, ranks=f"all,{rank},{rank}")
-        for place, (rank, score) in enumerate(zip((2, 4, 8, 16), scores, strict=True))
-    ]
-    answer = answered(*growing, space=[SPACE[0], SPACE[1] | {"method": method}])
-    assert ("largest size tried, so one beyond may be better" in answer.unknown) == bool(changes)
-    assert answer.proposal.startswith(f"Next: run a larger size of {method} r16") == bool(changes)
-    assert not changes or (answer.configuration, answer.changes) == ("r16", changes)
-
-
-def test_the_best_at_the_end_of_the_rates_says_so() -> None:
-    rates = [made(f"lr {rate}", 4_000, around(20_000 * rate), learning_rate=rate) for rate in (1e-3, 2e-3, 4e-3)]
-    assert "The best has the highest learning_rate tried" in answered(*rates, made("full", 1e6, around(79), "full")).unknown
 
 
 WAITING = replace(made("waiting", 500, [99]), planned=3)
@@ -206,13 +175,6 @@ def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
     answer = find_answer(mark_front(uncertain, objectives), state_of({"objectives": objectives}))  # type: ignore[arg-type]
     assert (answer.kind, answer.configuration, answer.command) == ("means", "middle", "")
     assert answer.verdict.startswith("By the means: lora middle")
-
-
-def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
-    sizes = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
-    answer = answered(*sizes)
-    assert (answer.kind, answer.configuration) == ("enough", "c1000")
-    assert (answer.unknown, answer.proposal, answer.command) == ("", "", "")
 
 
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,7 @@ def test_twelve_of_twelve_have_the_interval_of_their_own_metric(metric: str, low
     facts = {"reported_examples": 12} | ({"metric": metric} if metric else {})
     (summary,) = summarize_entries([entry("c", ALL_RIGHT, facts=facts)])
     assert (summary.sampling[0], summary.range[0] < 0) == (pytest.approx(below), metric in ("matthews", "spearman"))
+    assert summary.graded == {"toy": math.inf if metric == "spearman" else 12}
 
 
 def test_intervals_of_matthews_cover_it() -> None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult, Why
-from orchestrator.plan.tuning import Family, Tried, best_of, to_try
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.state import Entry
@@ -264,14 +262,6 @@ def test_each_size_is_tuned_by_its_own_score(tmp_path: Path) -> None:
     assert run(plan_of(tmp_path, CUT), score) == [], "a resumed sweep chooses the same"
 
 
-def test_a_size_of_which_every_training_is_its_own_is_still_cut_from_its_configuration(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, CUT)
-    run(plan, lambda trial: 90.0 - 10 * (trial.run.training.learning_rate != (0.001 if trial.run.cut_from else 0.1)))
-    record = read_folder(plan.sweep.folder)
-    (cut,) = [row for row in record.summaries if row.complete and row.source]
-    assert record.trained(cut).configuration == cut.source
-
-
 def test_a_configuration_that_fails_with_every_rate_stands_without_a_score(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     ran = run(plan, lambda trial: None if trial.run.parameters["rank"] == 2 else 70.0)
@@ -405,17 +395,6 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
     pairs = {rank: [given[0], given[-1]] for rank, given in chosen(plan).items()}
     assert pairs == {rank: rates.get(rank, [0.003, 0.003]) for rank in RANKS}
     assert f"rates: {tuned} trainings instead of 50: {said}" in notes[0]
-
-
-@pytest.mark.parametrize("begin", range(5))
-@pytest.mark.parametrize("peak", range(5))
-def test_the_search_ends_at_the_only_peak_and_leaves_out_what_is_beyond_its_neighbours(begin: int, peak: int) -> None:
-    candidates: Any = tuple(range(5))
-    family, tried = Family((candidates,), begin), dict[int, Tried]()
-    while more := to_try([tried], family)[0] - tried.keys():
-        tried |= {place: Tried(-abs(place - peak)) for place in more}
-    assert best_of(tried) == peak
-    assert set(tried) == {*range(max(0, min(begin, peak) - 1), min(5, max(begin, peak) + 2))}
 
 
 def test_a_method_without_a_rate_of_its_own_tries_all(tmp_path: Path) -> None:

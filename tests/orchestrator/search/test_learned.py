@@ -1,4 +1,4 @@
-"""Searchers that learn, on objective functions that cost nothing: events in, events out."""
+"""Searchers that learn, on objective functions that cost nothing, and the space without conditions in which they draw."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Status, Trial, TrialResult, Why
 from orchestrator.record.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
 from orchestrator.record.state import Entry, Report, State, fold
+from orchestrator.search.flat import FlatSpace
 from orchestrator.search.learned import Learned, gp, has_failed, mean_scores, search_value, tpe
 from orchestrator.sweepfile.settings import SEARCHERS
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, Range, sample
 from tests.orchestrator.plans import rank, toy_plan
 
 ADAPTIVE = [
@@ -281,7 +284,6 @@ def trial(task: str, score: float | None, status: Status | None = "finished", si
     ("trials", "worth"),
     [
         ([trial("a", 57, size=0)], 57),  # the control has no parameters
-        ([trial("a", 50), trial("b", 70)], 60),
         ([trial("a", 50), trial("b", 70, None)], 60),
         ([trial("a", 50), trial("b", 70, "stopped")], 60),
         ([trial("a", 50), trial("b", None, "stopped")], (50 + 80) / 2),
@@ -311,3 +313,68 @@ def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: P
     space = "seeds: [0, 1]\nspace: [{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]\n"
     plan = toy_plan(tmp_path, f"{space}search: {{algorithm: tpe, configurations: 10}}\nbudget: {{trials: 7}}\n")
     assert (plan.wanted, plan.most_jobs) == (3, 6)
+
+
+WIDE = Range(1e-5, 1e-1, "log_uniform")
+RANGED = Block(0, "lora", {"rank": Range(1, 64, "int_log_uniform"), "learning_rate": Range(1e-4, 1e-2, "log_uniform")})
+CHOSEN: dict[str, Dimension] = {
+    "ranks": Choice((["all", 64, 64], ["all", 8, 8], ["all", 32, 32])),
+    "projections": Choice((["q"], ["q", "v"])),
+    "learning_rate": Choice((1e-3, 1e-2)),
+    "dropout": Choice((0.1,)),
+}
+
+
+def known_cost(point: Point) -> float:
+    if point.method == "lora":
+        return 768.0 * point.values["rank"]
+    return 6.0 * point.values["ranks"][1] ** 2 * len(point.values["projections"])
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (RANGED,),
+        (Block(0, "craft", CHOSEN),),
+        (RANGED, Block(1, "craft", CHOSEN)),
+        (Block(0, "craft", CHOSEN | {"dropout": WIDE}),),
+    ],
+)
+def test_a_point_is_found_again_by_its_parameters(blocks: tuple[Block, ...]) -> None:
+    space = FlatSpace(blocks, known_cost)
+    for point in islice(sample(blocks, 0), 60):
+        parameters = space.parameters(point)
+        assert parameters.keys() == space.distributions.keys()
+        assert all(kind._contains(kind.to_internal_repr(parameters[name])) for name, kind in space.distributions.items())
+        again = space.point(parameters)
+        assert again.values.keys() == point.values.keys()
+        for name, value in point.values.items():
+            assert again.values[name] == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+def test_a_size_is_the_nearest_cost_that_each_block_has() -> None:
+    space = FlatSpace((RANGED, Block(1, "craft", CHOSEN)), known_cost)
+    assert set(space.distributions) >= {"block", "size", "learning_rate"}
+    low, high = math.log(6 * 8**2), math.log(768 * 64)
+    for size in (0.0, 0.3, 0.5, 0.8, 1.0):
+        wanted = low + size * (high - low)
+        for block, title in ((RANGED, "0 lora"), (Block(1, "craft", CHOSEN), "1 craft")):
+            flat = space.parameters(next(sample((block,), 0))) | {"block": title, "size": size, "learning_rate": 0.5}
+            chosen = space.point(flat)
+            sized = "rank" if block is RANGED else "ranks"
+            sizes = range(1, 65) if block is RANGED else CHOSEN["ranks"].values  # type: ignore[union-attr]
+            costs = [
+                known_cost(Point(chosen.block, chosen.method, chosen.parameters | {sized: size}, chosen.training))
+                for size in sizes
+            ]
+            gap = abs(math.log(known_cost(chosen)) - wanted)
+            assert gap == pytest.approx(min(abs(math.log(nearest) - wanted) for nearest in costs))
+
+
+def test_a_rate_is_a_place_in_each_method_s_own_range() -> None:
+    wide = Block(1, "bitfit", {"learning_rate": Range(1e-3, 1e-1, "log_uniform")})
+    space = FlatSpace((RANGED, wide), lambda point: None)
+    assert "size" not in space.distributions, "no cost is known beforehand"
+    for block, low in ((RANGED, 1e-4), (wide, 1e-3)):
+        flat = space.parameters(next(sample((block,), 0))) | {"learning_rate": 0.25}
+        assert space.point(flat).values["learning_rate"] == pytest.approx(low * 10**0.5)
