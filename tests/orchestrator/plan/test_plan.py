@@ -55,12 +55,13 @@ def test_all_and_the_number_it_stands_for_are_one_configuration(tmp_path: Path) 
 
 
 def test_random_draws_different_configurations_while_there_are_some_and_more_are_an_extension(tmp_path: Path) -> None:
-    def drawn(configurations: int, rank: str) -> list[str]:
-        search = f"search: {{algorithm: random, configurations: {configurations}, seed: 3}}\n"
+    def drawn(configurations: int, rank: str, seed: int = 3) -> list[str]:
+        search = f"search: {{algorithm: random, configurations: {configurations}, seed: {seed}}}\n"
         return [row.id for row in toy_plan(tmp_path, BASE.replace("rank: 2", f"rank: {rank}") + search).configurations]
 
     five = drawn(5, "{min: 1, max: 64}")
     assert len({*five}) == 5
+    assert drawn(5, "{min: 1, max: 64}", seed=4) != five
     assert drawn(9, "{min: 1, max: 64}")[:5] == five
     assert len(drawn(50, "2")) == 3
 

@@ -15,6 +15,8 @@ from orchestrator.results.answer import Answer, answer_of, find_answer
 from orchestrator.results.front import mark_front, not_shown_to_beat_head
 from orchestrator.results.luck import helps_most
 from orchestrator.results.summary import Summary
+from orchestrator.review.pick import pick
+from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.orchestrator.results.rows import entry, made
 
@@ -123,7 +125,11 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
 ) -> None:
     answer = answered(*summaries)
     assert answer.kind == kind
-    assert not any(row.enough for row in mark_front(summaries, DEFAULT_OBJECTIVES)) or kind == "head"
+    rows = mark_front(summaries, DEFAULT_OBJECTIVES)
+    assert not any(row.enough for row in rows) or kind == "head"
+    if kind == "random guessing":
+        with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
+            pick("enough", rows, DEFAULT_OBJECTIVES)
     assert [phrase for phrase in phrases if phrase not in answer.text] == []
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 

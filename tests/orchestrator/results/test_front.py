@@ -14,7 +14,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from scipy import stats
 
 from orchestrator.record.state import Entry
-from orchestrator.results.front import above_guessing, judge, log_axes, mark_front
+from orchestrator.results.front import above_guessing, axes, judge, log_axes, mark_front
 from orchestrator.results.front import pareto_front as front
 from orchestrator.results.front import pareto_knee as knee
 from orchestrator.results.intervals import interval, suite_interval
@@ -135,6 +135,11 @@ def test_the_order_of_the_rows_does_not_matter(found: list[tuple[int, int]], ran
 def test_one_that_is_best_in_all_is_the_front(objectives: Objectives, mean: list[list[float]], knee: str | None) -> None:
     verdict = judge(["a", "b", "c"], mean, objectives)
     assert (verdict.on_front, verdict.knee) == ({"a"}, knee)
+
+
+def test_the_axes_are_the_last_objective_and_the_first() -> None:
+    assert axes({"seconds": "minimize", "score": "maximize"}) == ("score", "seconds")
+    assert axes({"score": "maximize"}) == ("trainable_parameters", "score")
 
 
 MOST_SEEDS = 5

@@ -33,29 +33,25 @@ def classes(row: int) -> dict[str, Any]:
     return {"id": f"T{row}", "body": f"{LETTERS[row % 4]} {row}", "queue": QUEUES[row % 4]}
 
 
-def skewed(row: int) -> dict[str, Any]:
-    return {"text": f"letter number {row}", "label": int(row % 10 == 0)}
-
-
-def scores(row: int) -> dict[str, Any]:
-    return {"text": f"how good is wine number {row}", "points": round(80 + row % 20 / 3, 2)}
-
-
-def pairs(row: int) -> dict[str, Any]:
-    return {"first": f"{LETTERS[row % 4]} {row}", "second": f"{LETTERS[row % 3]} {row + 1}", "same": "yes" if row % 2 else "no"}
-
-
-def answers(row: int) -> dict[str, Any]:
-    return {"question": f"who was in story {row}?", "answer": f"there was a dog called {row}"}
-
-
 CASES: dict[str, tuple[Callable[[int], dict[str, Any]], str | None, tuple[str, ...]]] = {
     "classes": (classes, "queue", ("text: [body]", "label: queue", "4 classes")),
-    "skewed": (skewed, "label", ("metric: macro_f1", "Classes: 0 216, 1 24")),
-    "scores": (scores, "points", ("kind: regression", "numbers on a scale")),
-    "pairs": (pairs, "same", ("text: [first, second]", "a pair of texts")),
-    "answers": (answers, None, ("kind: generation", "prompt: [question]", "the base model, unchanged")),
-}
+    "skewed": (
+        lambda row: {"text": f"letter number {row}", "label": int(row % 10 == 0)},
+        "label", ("metric: macro_f1", "Classes: 0 216, 1 24"),
+    ),
+    "scores": (
+        lambda row: {"text": f"how good is wine number {row}", "points": round(80 + row % 20 / 3, 2)},
+        "points", ("kind: regression", "numbers on a scale"),
+    ),
+    "pairs": (
+        lambda row: {"first": f"{LETTERS[row % 4]} {row}", "second": f"{LETTERS[row % 3]} {row + 1}", "same": "yn"[row % 2]},
+        "same", ("text: [first, second]", "a pair of texts"),
+    ),
+    "answers": (
+        lambda row: {"question": f"who was in story {row}?", "answer": f"there was a dog called {row}"},
+        None, ("kind: generation", "prompt: [question]", "the base model, unchanged"),
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture
