@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 from craft.scoring.predictions import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.results.intervals import compare
-from orchestrator.results.luck import by_seed, difference, limit, luck
+from orchestrator.results.luck import by_seed, difference, limit, luck, shared_variance
 from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import legend
@@ -68,6 +68,19 @@ def test_credits_have_the_bootstraps_error_of_every_metric(metric: str) -> None:
     assert math.sqrt(credits.var(ddof=1) / len(credits)) == pytest.approx(np.std(drawn), rel=0.2)
     assert abs(credits.mean()) < 0.01 * np.abs(credits).max()
     assert (credits_of(lambda rows: 50.0, 9), len(credits_of(lambda rows: 50.0, 10))) == ({}, 1), "few rows have none"
+
+
+def test_the_shared_part_is_told_from_that_of_each_seed() -> None:
+    """An error of 0.8 points shared by three seeds, and one of 1.2 that each draws again."""
+    random = np.random.default_rng(1)
+    found = []
+    for _ in range(200):
+        shared, each = random.normal(0, 0.8 * 200**0.5, 200), random.normal(0, 1.2 * 200**0.5, (3, 200))
+        found.append(shared_variance(shared + each))
+    assert np.mean(found) == pytest.approx(0.64, rel=0.1)
+    assert np.mean([shared_variance(random.normal(0, 1.2 * 200**0.5, (1, 200))) for _ in range(200)]) == pytest.approx(
+        1.44, rel=0.1
+    )
 
 
 def sweep(stored: bool) -> list[Summary]:
