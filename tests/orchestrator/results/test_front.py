@@ -99,6 +99,11 @@ def test_interval_is_scipys_t_interval(sample: list[float]) -> None:
     assert (given_interval.low, given_interval.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
 
 
+def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
+    assert math.isnan(interval([80.0]).low + interval([80.0]).high), "not one of zero width"
+    assert math.isnan(interval([]).mean)
+
+
 def test_the_value_of_a_suite_is_its_mean_over_tasks_by_the_seeds_that_have_all() -> None:
     scores = {("cola", 0): 50.0, ("cola", 1): 54.0, ("cola", 2): 52.0, ("rte", 0): 70.0, ("rte", 1): 72.0, ("rte", 2): 68.0}
     value = suite_interval(scores | {("cola", 3): 99.0, ("cola", 4): 99.0, ("rte", 4): math.nan}, ["cola", "rte"])
