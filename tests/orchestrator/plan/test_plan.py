@@ -1,4 +1,4 @@
-"""The plan: configurations, their costs, their names, and what is refused before anything trains."""
+"""The plan: configurations, their names, that no two have one label, and that what changes nothing makes no configuration."""
 
 from __future__ import annotations
 
@@ -7,120 +7,63 @@ from pathlib import Path
 
 import pytest
 
-from craft.results import Counts
+from craft.methods import METHODS
 from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.record.resume import contradictions
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.sweep import Sweep
-from tests.orchestrator.plans import count, toy_sweep
+from orchestrator.sweepfile.space.dimensions import Point
+from tests.orchestrator.plans import count, toy_plan, toy_sweep
+from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
-ROBERTA_BASE = {
-    "model_type": "roberta",
-    "architectures": ["RobertaForMaskedLM"],
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "vocab_size": 50265,
-    "max_position_embeddings": 514,
-    "type_vocab_size": 1,
-    "layer_norm_eps": 1e-5,
-    "pad_token_id": 1,
-}
 BASE = """\
-name: small
-model: MODEL
 tasks: [toy/sentiment, toy/paraphrase]
 seeds: [0, 1]
 space:
-  - method: craft
-    ranks: {values: [[all, 16, 16], [all, 32, 32]]}
-  - method: lora
-    rank: 2
+  - {method: craft, ranks: {values: [[all, 16, 16], [all, 32, 32]]}}
+  - {method: lora, rank: 2}
 """
 
 
-def sweep(folder: Path, text: str = BASE, *overrides: str) -> Sweep:
-    path, model = folder / "sweep.yaml", folder / "roberta-base"
-    model.mkdir(exist_ok=True)
-    (model / "config.json").write_text(json.dumps(ROBERTA_BASE))
-    path.write_text(text.replace("MODEL", str(model)))
-    return load_sweep(path, overrides)
-
-
-def counted_by_hand(spec: RunSpec) -> Counts:
-    """Counts that need no model: r2² + r3² for CRAFT (its r1 is `all` here), 1000 a rank for LoRA."""
-    ranks = spec.parameters.get("ranks")
-    trainable = sum(rank**2 for rank in ranks[1:]) if ranks else 1000 * spec.parameters["rank"]
-    return Counts(trainable, 10, 10**6, 4 * trainable)
-
-
-def quick_plan(checked: Sweep) -> Plan:
-    return make_plan(checked, Planner(checked, counted_by_hand))
+def labels(plan: Plan) -> list[str]:
+    return [configuration.label for configuration in plan.configurations]
 
 
 def test_every_configuration_runs_on_every_task_with_every_seed(tmp_path: Path) -> None:
-    plan = quick_plan(sweep(tmp_path))
-    assert [configuration.label for configuration in plan.configurations] == ["CRAFT 16, q v", "CRAFT 32, q v", "LoRA r2, q v"]
-    assert len(plan.trials) == 3 * 2 * 2
-    assert len({trial.key for trial in plan.trials}) == len(plan.trials)
-    assert {(trial.run.task, trial.run.seed) for trial in plan.trials if trial.label == "LoRA r2, q v"} == {
-        (task, seed) for task in ("toy/sentiment", "toy/paraphrase") for seed in (0, 1)
-    }
+    plan = toy_plan(tmp_path, BASE)
+    assert labels(plan) == ["CRAFT 16, q v", "CRAFT 32, q v", "LoRA r2, q v"]
+    ran = {(trial.label, trial.run.task, trial.run.seed) for trial in plan.trials}
+    assert len(ran) == len({trial.key for trial in plan.trials}) == len(plan.trials) == 3 * 2 * 2
 
 
 def test_equal_content_is_one_configuration_however_it_is_written(tmp_path: Path) -> None:
-    text = BASE + "  - method: lora\n    r: 2\n    lora_dropout: 0.0\n    epochs: 3\n"
-    plan = quick_plan(sweep(tmp_path, text))
+    text = BASE + "  - {method: lora, r: 2, lora_dropout: 0.0, epochs: 3}\n"
+    plan = toy_plan(tmp_path, text)
     assert len(plan.configurations) == 3
     assert plan.duplicates == ["LoRA r2, q v, epochs 3"]
     # A task of its own settings makes the choice of a general one a different configuration.
-    plan = quick_plan(sweep(tmp_path, text + "task_training: {toy/sentiment: {epochs: 5}}\n"))
-    assert len(plan.configurations) == 4
+    assert len(toy_plan(tmp_path, text + "task_training: {toy/sentiment: {epochs: 5}}\n").configurations) == 4
 
 
 def test_all_and_the_number_it_stands_for_are_one_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["RoBERTa-base"]))
     text = BASE.replace("[all, 32, 32]", "[12, 16, 16], [all, all, 16], [12, 768, 16]")
-    plan = make_plan(sweep(tmp_path, text))
-    assert [configuration.label for configuration in plan.configurations] == [
-        "CRAFT 16, q v",
-        "CRAFT (all,all,16), q v",
-        "LoRA r2, q v",
-    ]
+    plan = make_plan(toy_sweep(tmp_path, f"model: {tmp_path}\n{text}"))
+    assert labels(plan) == ["CRAFT 16, q v", "CRAFT (all,all,16), q v", "LoRA r2, q v"]
     assert plan.duplicates == ["CRAFT (12,16,16), q v", "CRAFT (12,768,16), q v"]
+    assert plan.configurations[-1].estimated_memory_bytes > 4 * 124_000_000, "RoBERTa-base's float32 weights alone"
 
 
-def test_constraints_drop_and_name_what_breaks_them(tmp_path: Path) -> None:
-    plan = quick_plan(sweep(tmp_path, BASE + "constraints: {trainable_parameters: {max: 2_000, min: 600}}\n"))
-    assert [configuration.label for configuration in plan.configurations] == ["LoRA r2, q v"]
-    assert [(one.configuration.label, one.reason) for one in plan.dropped] == [
-        ("CRAFT 16, q v", "trainable_parameters 512 is below min 600"),
-        ("CRAFT 32, q v", "trainable_parameters 2,048 is above max 2,000"),
-    ]
-    assert all(trial.label == "LoRA r2, q v" for trial in plan.trials)
+def test_random_draws_different_configurations_while_there_are_some_and_more_are_an_extension(tmp_path: Path) -> None:
+    def drawn(configurations: int, rank: str, seed: int = 3) -> list[str]:
+        search = f"search: {{algorithm: random, configurations: {configurations}, seed: {seed}}}\n"
+        return [row.id for row in toy_plan(tmp_path, BASE.replace("rank: 2", f"rank: {rank}") + search).configurations]
 
-
-def test_random_draws_so_many_different_configurations_and_more_are_an_extension(tmp_path: Path) -> None:
-    text = BASE.replace("rank: 2", "rank: {min: 1, max: 64}") + "search: {algorithm: random, configurations: 5, seed: 3}\n"
-    five = quick_plan(sweep(tmp_path, text))
-    nine = quick_plan(sweep(tmp_path, text, "search.configurations=9"))
-    assert len({configuration.id for configuration in five.configurations}) == 5
-    assert [configuration.id for configuration in nine.configurations][:5] == [
-        configuration.id for configuration in five.configurations
-    ]
-
-
-def test_random_ends_where_the_space_has_fewer_configurations_than_asked(tmp_path: Path) -> None:
-    plan = quick_plan(sweep(tmp_path, BASE + "search: {algorithm: random, configurations: 50}\n"))
-    assert len(plan.configurations) == 3
-
-
-def test_estimated_memory_can_be_bounded(tmp_path: Path) -> None:
-    plan = make_plan(sweep(tmp_path))
-    (least,) = {configuration.estimated_memory_bytes for configuration in plan.configurations if configuration.method == "lora"}
-    assert least > 4 * 124_000_000  # RoBERTa-base's float32 weights alone
+    five = drawn(5, "{min: 1, max: 64}")
+    assert len({*five}) == 5
+    assert drawn(5, "{min: 1, max: 64}", seed=4) != five
+    assert drawn(9, "{min: 1, max: 64}")[:5] == five
+    assert len(drawn(50, "2")) == 3
 
 
 def test_memory_is_estimated_once_for_tasks_that_differ_in_their_heads_alone(tmp_path: Path) -> None:
@@ -136,21 +79,128 @@ def test_memory_is_estimated_once_for_tasks_that_differ_in_their_heads_alone(tmp
     assert {row.estimated_memory_bytes for row in plan.configurations} == {len("commonsense")}
 
 
+FAIR = "compare: fair\nspace: [{method: lora, rank: {values: [1, 2]}}]\n"
+HAND = (
+    "seeds: [9]\nreplication: {seeds: [0], tuned: [learning_rate]}\nspace: [{method: lora, learning_rate: {values: [1, 2]}}]\n"
+)
+
+
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("text", "override", "said"),
     [
-        ("training.epochs=5", "training.epochs: was 3.0, is 5.0 (--set training.epochs=5)"),
-        ("protocol=customary", "protocol: was 'honest', is 'customary'"),
-        (
-            "objectives={score: maximize, adapter_bytes: minimize}",
-            "objectives.trainable_parameters: was 'minimize', is nothing",
-        ),
-        ("data.search_fraction=0.2", "data.search_fraction: was 0.1, is 0.2"),
-        ("task_training={toy: {epochs: 1}}", "task_training.toy: was nothing (null), is {epochs: 1}"),
-        ("search={algorithm: random, configurations: 3}", "search.algorithm: was 'grid', is 'random'"),
-        ("model=sentence-transformers/all-MiniLM-L6-v2", "model: was "),
+        (BASE, "training.epochs=5", "training.epochs: was 3.0, is 5.0 (--set training.epochs=5)"),
+        (BASE, "protocol=customary", "protocol: was 'honest', is 'customary'"),
+        (BASE, "objectives={score: maximize}", "objectives.trainable_parameters: was 'minimize', is nothing"),
+        (BASE, "data.search_fraction=0.2", "data.search_fraction: was 0.1, is 0.2"),
+        (BASE, "task_training={toy: {epochs: 1}}", "task_training.toy: was nothing (null), is {epochs: 1}"),
+        (BASE, "search={algorithm: random, configurations: 3}", "search.algorithm: was 'grid', is 'random'"),
+        (BASE, "model=another", "model: was "),
+        (BASE, "measure={forgetting: true}", "measure.forgetting: was nothing (null), is "),
+        (FAIR, "tuning_seeds=[7]", "tuning_seeds: was [1000], is [7]"),
+        (HAND, "replication.tuned=[rank]", "tuned: was [learning_rate], is [rank]"),
+        (FAIR, "seeds=[0, 1, 2, 3]", None),
     ],
 )
-def test_an_edit_that_changes_what_numbers_mean_is_a_contradiction(override: str, said: str, tmp_path: Path) -> None:
-    (line, *_) = contradictions(sweep(tmp_path), sweep(tmp_path, BASE, override))
-    assert said in line
+def test_an_edit_that_changes_what_numbers_mean_is_a_contradiction(
+    text: str, override: str, said: str | None, tmp_path: Path
+) -> None:
+    lines = contradictions(toy_sweep(tmp_path, text), toy_sweep(tmp_path, text, override))
+    assert said in lines[0] if said else not lines
+
+
+def test_a_trials_key_has_a_measurement_only_where_it_is_asked_for(here: Path) -> None:
+    (here / "mine.txt").write_text("Some text.")
+    text = "tasks: [commonsense]\nspace: [{method: lora, rank: {values: [1, 2]}}]\n"
+    before = [trial.key for trial in toy_plan(here, text).trials]
+    for nothing in ("measure: {}\n", "measure: {forgetting: false}\n"):
+        assert [trial.key for trial in toy_plan(here, text + nothing).trials] == before
+    plan = toy_plan(here, text + "measure: {forgetting: {text: mine.txt}}\n")
+    assert not {trial.key for trial in plan.trials} & set(before)
+    measure = plan.trials[0].run.measure
+    assert measure.model_dump(exclude_defaults=True) == {"forgetting": {"text": str(here / "mine.txt")}}
+    (here / "effective.yaml").write_text(plan.sweep.to_yaml())
+    assert load_sweep(here / "effective.yaml").measure == measure
+
+
+EPOCHS = ", task_training: {toy/paraphrase: {epochs: 2}}"
+
+
+@pytest.mark.parametrize(
+    ("head", "blocks", "endings"),
+    [
+        ("training: {weight_decay: 0.1}\n", ["", ", weight_decay: 0"], [", wd 0.1", ", wd 0"]),
+        ("training: {learning_rate: 0.1}\n", ["", ", head_learning_rate: null"], [", head lr 0.001", ", head lr null"]),
+        ("", ["", EPOCHS], [", space.0", ", space.1"]),
+        ("", [", sizes: [100]", ", warmup_ratio: 0, sizes: [100]"],
+         [f", warmup_ratio {ratio}{cut}" for ratio in ("0.06", "0") for cut in (", cut to 1/4", "")]),
+        ("", [", dropout: {values: [0, 0.1]}"], ["", ", dropout 0.1"]),
+    ],
+)  # fmt: skip
+def test_each_configuration_has_a_label_of_its_own(head: str, blocks: list[str], endings: list[str], tmp_path: Path) -> None:
+    space = ", ".join(f"{{method: lora, rank: 4{block}}}" for block in blocks)
+    assert labels(toy_plan(tmp_path, f"{head}space: [{space}]", 400)) == [f"LoRA r4, q v{end}" for end in endings]
+
+
+def test_tuned_configurations_of_unlike_blocks_have_labels_of_their_own(tmp_path: Path) -> None:
+    block = "method: lora, rank: 4, learning_rate: {values: [1e-3, 1e-2]}"
+    plan = toy_plan(tmp_path, f"compare: fair\nseeds: [0, 1]\nspace: [{{{block}}}, {{{block}{EPOCHS}}}]")
+    names = [plan.planner.labels.label_of(family.groups[0]) for family in plan.families]
+    assert names == ["LoRA r4, q v, space.0", "LoRA r4, q v, space.1"]
+
+
+def test_a_point_that_is_drawn_or_proposed_is_no_namesake(tmp_path: Path) -> None:
+    drawn = "search: {algorithm: tpe, configurations: 9}\nspace: [{method: lora, rank: 4, dropout: {min: 0.05, max: 0.5}}]"
+    probed = toy_plan(tmp_path, drawn).probed
+    assert len({point.label for point in probed}) == len({point.id for point in probed}) > 9
+    plan = toy_plan(tmp_path, "space: [{method: lora, rank: 4, dropout: 0.1, learning_rate: 3e-3}]")
+    assert labels(plan) == ["LoRA r4, q v"]
+    parameters = {"rank": 4, "projections": ("q", "v")}
+    proposed = plan.planner.configuration(Point(0, "lora", parameters, {}))
+    assert proposed.label == "LoRA r4, q v, dropout 0, lr null"
+    same = plan.planner.configuration(Point(0, "lora", parameters | {"dropout": 0.1}, {"learning_rate": 3e-3}))
+    assert same.id == plan.configurations[0].id
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "many"),
+    [
+        ("evaluate_every: end, select: {values: [best, last]}", 1),
+        ("evaluate_every: 1, select: {values: [best, last]}", 2),
+        ("epochs: 2, evaluate_every: 2, select: {values: [best, last]}", 1),
+        ("epochs: 2.4, evaluate_every: 2.4, select: {values: [best, last]}", 2),
+        ("alpha: {values: [null, 4]}", 1),
+        ("alpha: {values: [null, 8]}", 2),
+        ("projections: {values: [[q, v], [v, q]]}", 1),
+        ("projections: {values: [[q, v], [q, k]]}", 2),
+        ("learning_rate: 1e-2, head_learning_rate: {values: [1e-2, null]}", 1),
+        ("eval_examples: 50, search_examples: {values: [null, 50]}", 1),
+    ],
+)
+def test_a_setting_without_effect_makes_no_configuration(settings: str, many: int, drawn: bool, tmp_path: Path) -> None:
+    search = "search: {algorithm: random, configurations: 8}\n" if drawn else ""
+    plan = toy_plan(tmp_path, f"{search}space: [{{method: lora, rank: 4, {settings}}}]")
+    assert len(plan.configurations) == many
+    assert len(plan.duplicates) == (0 if drawn else 2 - many)
+
+
+def test_the_rank_of_every_method_with_an_alpha_is_its_default() -> None:
+    """Which `Identity.meaning` takes for granted."""
+    for row in METHODS.values():
+        field = row.parameters.model_fields.get("alpha")
+        rank = "init_rank" if "init_rank" in row.parameters.model_fields else "rank"
+        assert field is None or (field.default is None and f"else `{rank}`" in str(field.description)), row.name
+
+
+def test_epochs_that_have_an_effect_are_allowed(tmp_path: Path) -> None:
+    for text in (
+        "training: {epochs: 2}\ntask_training: {toy/paraphrase: {max_steps: 6}}\nspace: [{method: head}]",
+        "training: {epochs: 2}\nspace: [{method: lora, max_steps: 6}, {method: head}]",
+        "training: {max_steps: 6}\nspace: [{method: lora, max_steps: null, epochs: 2}]",
+        "space: [{method: lora, epochs: 2, max_steps: {values: [null, 6]}}]",
+    ):
+        toy_sweep(tmp_path, text)
+    sweep = toy_sweep(tmp_path, "training: {epochs: 2}\nspace: [{method: head}]", "training.max_steps=6")
+    assert sweep.training.max_steps == 6, "one of the two takes the other's place"
+    (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
+    assert load_sweep(tmp_path / "effective.yaml").training == sweep.training

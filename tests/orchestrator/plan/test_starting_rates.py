@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from craft.methods import METHODS
 from craft.methods.method import WIDTH, starting_rate
@@ -22,7 +20,7 @@ from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.review.front_tables import write_csv
 from tests.orchestrator.plans import toy_plan
-from tests.orchestrator.recorded import summarize
+from tests.orchestrator.recorded import printed, summarize
 
 
 def rate(method: str, width: int = WIDTH, **parameters: Any) -> float:
@@ -74,13 +72,9 @@ def test_a_given_rate_wins_and_an_absent_one_is_the_methods(tmp_path: Path) -> N
     assert {value for (label, task), value in rates.items() if label.startswith("(IA)")} == {5e-2}
     assert rates["LoRA r8, q v", "toy/paraphrase"] == 7e-3
     assert rates["BitFit biases", "toy/paraphrase"] == rate("bitfit")  # the block's null is stronger than the file's task
-
-
-def test_the_plan_says_where_each_method_begins(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    print_plan(toy_plan(tmp_path, FILE.replace("task_training", "# ")), Console(file=screen, width=200, highlight=False))
+    alike = toy_plan(tmp_path, FILE.replace("task_training", "# "))
     said = f"given none: LoRA {rate('lora')} to {rate('lora', rank=2)}, BitFit {rate('bitfit')}"
-    assert said in screen.getvalue()
+    assert said in printed(lambda console: print_plan(alike, console))
 
 
 def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: str, tmp_path: Path) -> None:
@@ -98,22 +92,20 @@ def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: 
 
 
 @pytest.mark.parametrize(
-    ("block", "task", "shown"),
+    ("method", "training", "task", "shown"),
     [
-        ({"method": "head"}, "toy/sentiment", False),
-        ({"method": "head", "learning_rate": 3e-3}, "toy/sentiment", False),
-        ({"method": "head", "learning_rate": 3e-3, "head_learning_rate": None}, "toy/sentiment", True),
-        ({"method": "head", "learning_rate": 3e-3, "head_learning_rate": None}, "commonsense", False),
-        ({"method": "bitfit"}, "toy/sentiment", True),
+        ("head", {}, "toy/sentiment", False),
+        ("head", {"head_learning_rate": None}, "toy/sentiment", True),
+        ("head", {"head_learning_rate": None}, "commonsense", False),
+        ("bitfit", {}, "toy/sentiment", True),
     ],
 )
 def test_a_table_has_a_learning_rate_only_where_it_decides_something(
-    tmp_path: Path, block: dict[str, Any], task: str, shown: bool
+    tmp_path: Path, method: str, training: dict[str, Any], task: str, shown: bool
 ) -> None:
-    method, training = block.pop("method"), {"learning_rate": 1e-3} | block
-    run = RunSpec.model_validate({"model": "", "task": task, "method": method, "training": training})
-    trial = PlannedTrial(run, "c", "label")
-    (summary,) = summarize([trial], {})
+    settings = {"learning_rate": 3e-3, **training}
+    run = RunSpec.model_validate({"model": "", "task": task, "method": method, "training": settings})
+    (summary,) = summarize([PlannedTrial(run, "c", "label")], {})
     write_csv([summary], {"score": "maximize"}, tmp_path / "front.csv")
     (row,) = csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8"))
     assert ("learning_rate" in row, "learning_rate" in summary.parameters) == (shown, shown)

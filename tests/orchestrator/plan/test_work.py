@@ -139,11 +139,3 @@ def test_it_is_planned_and_prepared(here: Path) -> None:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert prepare(needs_of(plan.trials))[str(path)] == digest
     assert weights_on_disk(resolve_model(str(path)))
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    path = written.write(tmp_path / "tiny-Q4_0.gguf", written.random_llama())
-    plan = plan_of(tmp_path, str(path))
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(ValueError, match="cut off or damaged"):
-        prepare(needs_of(plan.trials))

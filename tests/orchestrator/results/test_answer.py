@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from craft.models.files import MINILM
-from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended, Reported, SessionStarted, Wanted
-from orchestrator.record.state import State
+from orchestrator.record.state import State, fold
 from orchestrator.results.answer import Answer, answer_of, find_answer
 from orchestrator.results.front import mark_front, not_shown_to_beat_head
-from orchestrator.results.intervals import interval
 from orchestrator.results.luck import helps_most
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
+from tests.orchestrator.results.rows import entry, made
 
 AGAIN = "craft-sweeps run s.yaml --resume"
 SPACE: tuple[dict[str, Any], ...] = (
@@ -29,21 +28,8 @@ SPACE: tuple[dict[str, Any], ...] = (
 )
 
 
+ANSWERED = {"search.until": "answered"}
 RATES = {"space.2.learning_rate": {"values": [1e-3, 3e-3, 9e-3, 0.00033, 0.027]}}
-
-
-def made(
-    name: str, size: float, scores: list[float], method: str = "lora", examples: int = 0, chance: float = 0.0, **parameters: Any
-) -> Summary:
-    by_seed = {("toy/sentiment", seed): score for seed, score in enumerate(scores)}
-    value = interval(scores)
-    counts = {"trainable_parameters": size, "seconds": 30.0}
-    counts |= {"examples": float(examples), "random_guessing": chance} if examples else {}
-    reach = 196 * (0.25 / examples) ** 0.5 if examples else 0.0
-    return Summary(
-        name, name, method, parameters, {"score": value, "search_score": value}, {"toy/sentiment": value}, counts, by_seed,
-        len(scores), len(scores), 0, 0, len(scores), sampling=(reach, reach),
-    )  # fmt: skip
 
 
 def state_of(file: dict[str, Any], again: str = AGAIN) -> State:
@@ -64,71 +50,77 @@ def around(center: float, spread: float = 0.3, seeds: int = 3) -> list[float]:
 
 
 STEEP = [made("small", 1_000, around(70)), made("middle", 4_000, around(95.1)), made("large", 73_728, around(95.7))]
+DOUBTFUL = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
+FLAT = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
+LEVEL = [made(f"r{2**place}", 2**place, around(score, 0.4 if place else -0.4), rank=2**place)
+         for place, score in enumerate((60, 75, 83, 86, 86.6))]  # fmt: skip
+LARGER = {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}
 
 
-def test_the_smallest_that_is_enough_is_named_with_its_chance_and_the_price_of_the_best() -> None:
-    answer = answered(*STEEP)
-    assert (answer.kind, answer.configuration, answer.best) == ("enough", "middle", "large")
-    assert answer.verdict.startswith("Enough: lora middle (4,000 parameters): 95.1 ± ")
-    assert "better by more than 1 point is " in answer.verdict
-    assert answer.verdict.endswith("The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.")
-    assert answer.p_better < 0.1
+def growing(method: str, *scores: float) -> list[Summary]:
+    """Ranks 2, 4, 8, ... with these scores."""
+    ranks = [2 * 2**place for place in range(len(scores))]
+    rows = enumerate(zip(ranks, scores, strict=True))
+    return [made(f"r{r}", 1e3 * r, around(score, 0.3 * (-1) ** at), method, ranks=f"all,{r},{r}") for at, (r, score) in rows]
 
 
-def test_within_and_sure_say_what_enough_means() -> None:
-    assert answered(*STEEP, rule=Enough(within=30)).configuration == "small"
-    assert answered(*STEEP, rule=Enough(within=0.2)).configuration == "large"
-    doubtful = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
-    sure = answered(*doubtful, rule=Enough(sure=0.6))
-    assert (sure.kind, sure.configuration) == ("enough", "small")
-    assert answered(*doubtful, rule=Enough(sure=0.97)).configuration != "small"
+@pytest.mark.parametrize(
+    ("rows", "file", "configuration", "said", "changes"),
+    [
+        (STEEP, {}, "middle", [
+            "Enough: lora middle (4,000 parameters): 95.1 ± ", "anything in this sweep is better by more than 1 point is ",
+            "The best, lora large (73,728), uses 18 times as many parameters for 0.6 points more.",
+        ], None),
+        (STEEP, {"rule": Enough(within=30)}, "small", [], None),
+        (STEEP, {"rule": Enough(within=0.2)}, "large", [], None),
+        (DOUBTFUL, {"rule": Enough(sure=0.6)}, "small", [], None),
+        (DOUBTFUL, {"rule": Enough(sure=0.97)}, "large", [], None),
+        (FLAT, {}, "c1000", [], {}),
+        # The best at the end of what was tried asks for more, where the curve rises.
+        (growing("craft", 60, 65, 70, 75), {}, "r16", ["The best has the largest size tried", "run a larger size of craft r16"],
+         LARGER),
+        (growing("craft_star", 60, 65, 70, 75), {"space": [SPACE[0], SPACE[1] | {"method": "craft_star"}]}, "r16",
+         ["The best has the largest size tried", "run a larger size of craft_star r16"], LARGER),
+        (LEVEL, {}, "r16", [], None),
+        ([*(made(f"lr {rate}", 4_000, around(2e4 * rate), learning_rate=rate) for rate in (1e-3, 2e-3, 4e-3)),
+          made("full", 1e6, around(79), "full")], {}, "lr 0.004", ["The best has the highest learning_rate tried"], None),
+    ],
+)  # fmt: skip
+def test_the_smallest_that_is_enough_is_named_and_what_would_say_more(
+    rows: list[Summary], file: dict[str, Any], configuration: str, said: list[str], changes: dict[str, Any] | None
+) -> None:
+    answer = answered(*rows, **file)
+    assert (answer.kind, answer.configuration) == ("enough", configuration)
+    assert [phrase for phrase in said if phrase not in answer.text] == []
+    if configuration == "r16":
+        assert ("larger size" in answer.text) == ("largest size" in answer.unknown) == (changes == LARGER)
+    assert changes is None or answer.changes == changes
+    if rows is STEEP:
+        assert (answer.best, answer.p_better < 0.1) == ("large", True)
+    if changes == {}:
+        assert (answer.unknown, answer.proposal, answer.command) == ("", "", ""), "it is decided"
 
 
 @pytest.mark.parametrize(
     ("summaries", "kind", "phrases", "changes"),
     [
-        (
-            [made("small", 1_000, [70]), made("large", 8_000, [90])],
-            "one seed",
-            ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
-            {"seeds": [0, 1, 2]},
-        ),
-        (
-            [made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)],
-            "one seed",
-            ["By one seed: lora small", "More scored examples would help most; more seeds would help less."],
-            {},
-        ),
-        (
-            [made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])],
-            "unsure",
-            ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
-            {"search.until": "answered"},
-        ),
-        (
-            [made("small", 1_000, around(70)), made("large", 8_000, [95]), made("l", 9, around(50))],
-            "unsure",
-            ["Not decided: lora large", "1 seed does not show how seeds spread, 3 do"],
-            {"search.until": "answered"},
-        ),
-        (
-            [made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
-            "random guessing",
-            ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"],
-            RATES,
-        ),
-        (
-            [made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
-            "head",
-            ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "points is not ruled out."],
-            RATES,
-        ),
-        (
-            [made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))],
-            "head",
-            ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "],
-            RATES,
-        ),
+        ([made("small", 1_000, [70]), made("large", 8_000, [90])], "one seed",
+         ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
+         {"seeds": [0, 1, 2]}),
+        ([made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)], "one seed",
+         ["By one seed: lora small", "More scored examples would help most; more seeds would help less."], {}),
+        ([made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])], "unsure",
+         ["Not decided: lora large", "2 seeds do not show how seeds spread, 3 do", "run one more seed of lora large"],
+         ANSWERED),
+        ([made("small", 1_000, around(70)), made("large", 8_000, [95]), made("l", 9, around(50))], "unsure",
+         ["Not decided: lora large", "1 seed does not show how seeds spread, 3 do"], ANSWERED),
+        ([made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
+         "random guessing",
+         ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"], RATES),
+        ([made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
+         "head", ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "not ruled out."], RATES),
+        ([made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))], "head",
+         ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "], RATES),
     ],
 )  # fmt: skip
 def test_what_cannot_be_said_is_said_with_the_next_experiment(
@@ -139,26 +131,6 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
     assert not any(row.enough for row in mark_front(summaries, DEFAULT_OBJECTIVES)) or kind == "head"
     assert [phrase for phrase in phrases if phrase not in answer.text] == []
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
-
-
-def test_a_proposal_without_a_command_ends_as_a_sentence_does() -> None:
-    rows = mark_front([made("Head alone", 0, around(80), "head"), made("small", 1_000, around(79))], DEFAULT_OBJECTIVES)
-    answer = find_answer(rows, state_of({"seeds": [0, 1, 2]}, again=""))
-    assert answer.proposal.startswith("Next: run a lower and a higher rate")
-    assert answer.text.endswith(").")
-
-
-@pytest.mark.parametrize("method", ["craft", "craft_star"])
-def test_the_best_at_the_end_of_the_sizes_asks_for_a_larger_one(method: str) -> None:
-    growing = [
-        made(f"r{rank}", 1e3 * rank, around(60 + 5 * place, 0.3 * (-1) ** place), method, ranks=f"all,{rank},{rank}")
-        for place, rank in enumerate((2, 4, 8, 16))
-    ]
-    answer = answered(*growing, space=[SPACE[0], SPACE[1] | {"method": method}])
-    assert answer.configuration == "r16"
-    assert "The best has the largest size tried, so one beyond may be better" in answer.unknown
-    assert answer.proposal.startswith(f"Next: run a larger size of {method} r16")
-    assert answer.changes == {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}
 
 
 def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
@@ -177,14 +149,28 @@ def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> N
     assert answered(head, *adapters).kind == "unsure"
 
 
-def test_what_is_not_complete_is_not_judged_and_comes_first() -> None:
-    waiting = replace(made("waiting", 500, [99]), planned=3)
-    answer = answered(*STEEP, waiting)
+WAITING = replace(made("waiting", 500, [99]), planned=3)
+RATE = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
+FAILED = [replace(rate, finished=0, failed=1) for rate in RATE]
+
+
+@pytest.mark.parametrize(
+    ("others", "finishes"),
+    [
+        ([WAITING], True),
+        ([replace(WAITING, failed=2)], False),  # it has ended
+        (RATE, True),  # two rates of one configuration, of which none is chosen yet
+        ([FAILED[0], RATE[1]], True),
+        (FAILED, False),  # none can be chosen
+    ],
+)
+def test_what_is_not_complete_is_not_judged_and_comes_first(others: list[Summary], finishes: bool) -> None:
+    answer = answered(*STEEP, *others)
     assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
     assert "anything among them is better" in answer.verdict
-    assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
-    failed = answered(*STEEP, replace(waiting, failed=2))
-    assert failed.command != AGAIN, "it has ended"
+    assert ((answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)) == finishes
+    if others == RATE:
+        assert answered(*STEEP, *RATE, made("tuned", 4_000, around(80))).verdict.startswith("Enough:")
 
 
 def test_one_configuration_among_others_that_run_has_no_probability() -> None:
@@ -194,37 +180,12 @@ def test_one_configuration_among_others_that_run_has_no_probability() -> None:
     assert (answer.kind, answer.configuration, answer.command) == ("unfinished", "", AGAIN)
 
 
-def test_what_is_not_chosen_yet_is_not_complete() -> None:
-    rates = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
-    answer = answered(*STEEP, *rates)
-    assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle"), "two rates of one configuration"
-    assert (answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)
-    failed = [replace(rate, finished=0, failed=1) for rate in rates]
-    assert answered(*STEEP, *failed).command != AGAIN, "no rate can be chosen"
-    assert answered(*STEEP, failed[0], rates[1]).command == AGAIN
-    assert answered(*STEEP, *rates, made("tuned", 4_000, around(80))).verdict.startswith("Enough:")
-
-
 def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
     objectives = {**DEFAULT_OBJECTIVES, "forgetting": "minimize"}
     uncertain = [replace(row, metrics=row.metrics | {"forgetting": row.score}) for row in STEEP]
     answer = find_answer(mark_front(uncertain, objectives), state_of({"objectives": objectives}))  # type: ignore[arg-type]
     assert (answer.kind, answer.configuration, answer.command) == ("means", "middle", "")
     assert answer.verdict.startswith("By the means: lora middle")
-
-
-def test_the_best_at_the_end_of_the_rates_asks_for_another_one() -> None:
-    rates = [made(f"lr {rate}", 4_000, around(center), learning_rate=rate)
-             for rate, center in ((1e-3, 70), (3e-3, 80), (9e-3, 90))]  # fmt: skip
-    answer = answered(*rates, made("full", 1e6, around(89), "full"))
-    assert "The best has the highest learning_rate tried" in answer.unknown
-
-
-def test_a_sweep_that_is_decided_asks_for_nothing() -> None:
-    sizes = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
-    answer = answered(*sizes)
-    assert (answer.kind, answer.configuration) == ("enough", "c1000")
-    assert (answer.unknown, answer.proposal, answer.command) == ("", "", "")
 
 
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,14 +208,6 @@ def test_a_seed_that_fell_is_named_with_what_few_seeds_cannot_show() -> None:
     assert sentence in answered(base, *fallen, rule=Enough(within=2)).verdict, "no seed of what is not trained is counted"
 
 
-def test_a_curve_that_has_levelled_off_asks_for_no_larger_size() -> None:
-    level = [made(f"r{size}", size, around(score, 0.4 * (-1) ** size), rank=size)
-             for size, score in ((1, 60), (2, 75), (4, 83), (8, 86), (16, 86.6))]  # fmt: skip
-    answer = answered(*level)
-    assert "largest size tried" not in answer.unknown
-    assert "larger size" not in answer.proposal
-
-
 def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds() -> None:
     random, sweep = np.random.default_rng(3), list[Summary]()
     for place in range(4):
@@ -269,20 +222,8 @@ def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds()
 @pytest.mark.parametrize(
     ("epoch", "best_step", "max_steps", "verdict", "changes"),
     [
-        (
-            0.6,
-            40,
-            60,
-            "The best trained for 0.6 of a pass over its rows, so",
-            {"name": "s-longer", "training.max_steps": 300},
-        ),
-        (
-            0.6,
-            60,
-            None,
-            "The best trained for 0.6 of a pass over its rows and ",
-            {"name": "s-longer", "training.epochs": 3},
-        ),
+        (0.6, 40, 60, "The best trained for 0.6 of a pass over its rows, so", {"training.max_steps": 300}),
+        (0.6, 60, None, "The best trained for 0.6 of a pass over its rows and ", {"training.epochs": 3}),
         (3.0, 60, None, "The best still rose at its last step", {}),
         (3.0, 40, None, "Enough: ", {}),
     ],
@@ -293,16 +234,13 @@ def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
     training = {"evaluate_every": 0.2, **({"max_steps": max_steps} if max_steps else {})}
     state = state_of({"seeds": [0, 1, 2], "training": training})
     for row in STEEP:
-        for seed, score in enumerate(row.scores.values()):
-            key = f"{row.label}{seed}"
-            trial = Trial(key, row.configuration, row.label, "lora", "toy/sentiment", seed, "honest", {})
-            metrics = {"score": score, "search_score": score}
-            counts = {"trainable_parameters": row.value("trainable_parameters")}
-            result = TrialResult(key, "finished", metrics, counts, 60, 30.0, facts={"best_step": best_step})
-            report = Reported(key=key, rows=[{"step": 60, "search_score": score}], epoch=epoch, total_steps=60)
-            for event in (Wanted(keys=[key], trials=[trial]), report, Ended(result=result)):
-                state = state.after(event)
+        for (task, seed), score in row.scores.items():
+            metrics, facts = {"score": score, "search_score": score}, {"best_step": best_step}
+            one = entry(row.label, metrics, task=task, seed=seed, counts=row.counts, facts=facts)
+            report = Reported(key=one.key, rows=[{"step": 60, "search_score": score}], epoch=epoch, total_steps=60)
+            ended = Ended(result=replace(one.result, steps=60, seconds=30.0))
+            state = fold([Wanted(keys=[one.key], trials=[one.trial]), report, ended], state)
     answer = answer_of(state)[1]
     assert answer.verdict.startswith(verdict), answer.verdict
-    assert answer.changes == changes or not (changes or "name" in answer.changes)
+    assert answer.changes == {"name": "s-longer", **changes} if changes else "name" not in answer.changes
     assert not changes or answer.proposal.startswith("Next: train for 3 passes")

@@ -1,4 +1,4 @@
-"""The one rule for a sweep's front: what `judge` decides from values alone, and how recorded objectives are read."""
+"""The front: its geometry against brute force and pymoo, its statistics against scipy, and what `judge` decides from values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,108 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from hypothesis.extra.numpy import arrays
+from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
+from scipy import stats
 
-from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
-from orchestrator.results.front import above_guessing, axes, judge, mark_front
+from orchestrator.results.front import above_guessing, axes, judge, log_axes, mark_front
+from orchestrator.results.front import pareto_front as front
+from orchestrator.results.front import pareto_knee as knee
+from orchestrator.results.intervals import interval, suite_interval
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
+from tests.orchestrator.results.rows import entry
+
+WAYS = ["maximize", "minimize"]
+# A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.
+unfit = st.sampled_from([math.nan, math.inf, -math.inf])
+coarse = st.integers(0, 6).map(float)
+pairs_with_unfit = arrays(float, st.tuples(st.integers(0, 16), st.just(2)), elements=st.one_of(coarse, coarse, coarse, unfit))
+triples = arrays(float, st.tuples(st.integers(1, 12), st.just(3)), elements=coarse)
+
+
+def brute_front(points: np.ndarray, ways: list[str]) -> list[bool]:
+    """By the definition, pair by pair."""
+    better = [(lambda a, b: a > b) if way == "maximize" else (lambda a, b: a < b) for way in ways]
+
+    def dominates(a: np.ndarray, b: np.ndarray) -> bool:
+        worse = any(is_better(b[i], a[i]) for i, is_better in enumerate(better))
+        return not worse and any(is_better(a[i], b[i]) for i, is_better in enumerate(better))
+
+    fit = [bool(np.isfinite(row).all()) for row in points]
+    return [
+        fit[i] and not any(fit[j] and dominates(points[j], points[i]) for j in range(len(points))) for i in range(len(points))
+    ]
+
+
+@given(pairs_with_unfit)
+def test_front_is_the_definition(points: np.ndarray) -> None:
+    assert front(points, WAYS).tolist() == brute_front(points, WAYS)
+
+
+@given(triples)
+def test_front_is_pymoos_first_rank(points: np.ndarray) -> None:
+    first = NonDominatedSorting().do(points, only_non_dominated_front=True)
+    assert np.flatnonzero(front(points, ["minimize"] * 3)).tolist() == sorted(first.tolist())
+
+
+def knee_by_distance(points: np.ndarray) -> float:
+    """The largest distance to the chord by the cross product, over the brute-force front, on scaled axes."""
+    members = points[brute_front(points, WAYS)] * np.array([-1, 1])
+    spread = np.ptp(members, axis=0)
+    if (spread == 0).any():
+        return 0.0
+    unit = (members - members.min(axis=0)) / spread
+    a, b = unit[unit[:, 0].argmin()], unit[unit[:, 1].argmin()]
+    chord = b - a
+    return max(0.0, max(-float(np.cross(np.append(chord, 0), np.append(p - a, 0))[2]) for p in unit) / float(np.hypot(*chord)))
+
+
+@given(pairs_with_unfit)
+def test_knee_is_farthest_beyond_the_chord(points: np.ndarray) -> None:
+    chosen = knee(points, WAYS)
+    if not np.isfinite(points).all(axis=1).any():
+        assert chosen is None
+        return
+    assert chosen is not None
+    assert front(points, WAYS)[chosen]
+    members = points[front(points, WAYS)] * np.array([-1, 1])
+    spread = np.ptp(members, axis=0)
+    if (spread > 0).all():
+        scaled = (points[chosen] * np.array([-1, 1]) - members.min(axis=0)) / spread
+        assert max(0.0, (1 - scaled.sum()) / math.sqrt(2)) == pytest.approx(knee_by_distance(points), abs=1e-9)
+
+
+def test_knee_of_a_front_with_a_plain_bend() -> None:
+    sizes, scores = [1e3, 1e4, 1e5, 1e6], [50.0, 78.0, 80.0, 81.0]
+    points = log_axes(np.column_stack([scores, sizes]), [False, True])
+    assert knee(points, WAYS) == 1
+    assert knee([[math.nan, 1.0]], WAYS) is None
+    assert knee([[3.0, 1.0]], WAYS) == 0
+    assert knee([[1.0, 1.0], [2.0, 2.0]], WAYS) == 1, "two points: the better score"
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=8).filter(lambda sample: np.std(sample) > 1e-6))
+def test_interval_is_scipys_t_interval(sample: list[float]) -> None:
+    given_interval = interval(sample)
+    low, high = stats.t.interval(0.95, len(sample) - 1, loc=np.mean(sample), scale=stats.sem(sample))
+    assert given_interval.mean == pytest.approx(np.mean(sample), abs=1e-9)
+    assert (given_interval.low, given_interval.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
+    assert math.isnan(interval([80.0]).low + interval([80.0]).high), "not one of zero width"
+    assert math.isnan(interval([]).mean)
+
+
+def test_the_value_of_a_suite_is_its_mean_over_tasks_by_the_seeds_that_have_all() -> None:
+    scores = {("cola", 0): 50.0, ("cola", 1): 54.0, ("cola", 2): 52.0, ("rte", 0): 70.0, ("rte", 1): 72.0, ("rte", 2): 68.0}
+    value = suite_interval(scores | {("cola", 3): 99.0, ("cola", 4): 99.0, ("rte", 4): math.nan}, ["cola", "rte"])
+    low, high = stats.t.interval(0.95, 2, loc=61.0, scale=stats.sem([60.0, 63.0, 60.0]))
+    assert (value.mean, value.n) == (61.0, 3)
+    assert (value.low, value.high) == (pytest.approx(low), pytest.approx(high))
+
 
 MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=12)
@@ -34,17 +129,17 @@ def test_the_order_of_the_rows_does_not_matter(found: list[tuple[int, int]], ran
     assert decide(table) == decide(shuffled)
 
 
-def test_a_configuration_without_a_value_takes_no_part() -> None:
-    mean = np.array([[80.0, 1e9], [90.0, math.nan], [70.0, 2e9]])
-    verdict = judge(["a", "b", "c"], mean, MEMORY)
-    assert (verdict.on_front, verdict.knee) == ({"a"}, "a")
-
-
-@pytest.mark.parametrize("names", [("score",), ("score", "seconds", "peak_memory_bytes")])
-def test_a_knee_needs_two_objectives(names: tuple[str, ...]) -> None:
-    mean = np.arange(3.0 * len(names)).reshape(3, len(names)) + 1
-    verdict = judge(["a", "b", "c"], mean, dict.fromkeys(names, "minimize"))
-    assert (verdict.on_front, verdict.knee) == ({"a"}, None)
+@pytest.mark.parametrize(
+    ("objectives", "mean", "knee"),
+    [
+        (MEMORY, [[80.0, 1e9], [90.0, math.nan], [70.0, 2e9]], "a"),  # one without a value takes no part
+        ({"score": "minimize"}, [[1.0], [2.0], [3.0]], None),  # a knee needs two objectives
+        (MEMORY | {"seconds": "minimize"}, [[3.0, 1.0, 1.0], [2.0, 2.0, 2.0], [1.0, 3.0, 3.0]], None),
+    ],
+)
+def test_one_that_is_best_in_all_is_the_front(objectives: Objectives, mean: list[list[float]], knee: str | None) -> None:
+    verdict = judge(["a", "b", "c"], mean, objectives)
+    assert (verdict.on_front, verdict.knee) == ({"a"}, knee)
 
 
 def test_the_axes_are_the_last_objective_and_the_first() -> None:
@@ -57,15 +152,14 @@ MOST_SEEDS = 5
 
 def sweep_of(right: np.ndarray, rows: int, seeds: int) -> list[Summary]:
     """A sweep of so many seeds, from the right answers `(configurations, seeds)`; half of the rows are of each class."""
-    entries = []
-    for number, of_one in enumerate(right.tolist()):
-        for seed, many in enumerate(of_one[:seeds]):
-            facts = {"metric": "accuracy", "reported_examples": rows, "random_guessing": 50.0}
-            counts = {"trainable_parameters": 1000.0 * 2**number}
-            result = TrialResult(f"{number}-{seed}", "finished", {"score": 100 * many / rows}, counts, facts=facts)
-            names = (result.key, str(number), f"LoRA r{2**number}", "lora", "toy", seed, "honest")
-            entries.append(Entry(Trial(*names, {"rank": 2**number}), result))
-    return summarize_entries(entries)
+    facts = {"metric": "accuracy", "reported_examples": rows, "random_guessing": 50.0}
+    return summarize_entries(
+        entry(
+            str(number), {"score": 100 * many / rows}, seed=seed, counts={"trainable_parameters": 1e3 * 2**number}, facts=facts
+        )
+        for number, of_one in enumerate(right.tolist())
+        for seed, many in enumerate(of_one[:seeds])
+    )
 
 
 def shown(right: np.ndarray, rows: int) -> list[bool]:
@@ -98,50 +192,48 @@ def test_sweeps_without_skill_are_seldom_above(many: int) -> None:
 
 @pytest.mark.parametrize("many", [99, 110, 113, 114, 115, 125, 0])
 def test_one_seed_is_above_if_wilsons_interval_is(many: int) -> None:
-    low = binomtest(many, 200).proportion_ci(method="wilson").low
+    low = stats.binomtest(many, 200).proportion_ci(method="wilson").low
     assert shown(np.array([[many]]), 200) == [low > 0.5]
 
 
 def test_where_random_guessing_is_not_known_nothing_is_denied() -> None:
-    unknown = TrialResult("a", "finished", {"score": 10.0}, {"trainable_parameters": 10.0})
-    entries = [Entry(Trial("a", "a", "LoRA r1", "lora", "toy", 0, "honest", {}), unknown)]
-    assert above_guessing(summarize_entries(entries))
+    assert above_guessing(summarize_entries([entry("a", {"score": 10.0}, counts={"trainable_parameters": 10.0})]))
     assert not above_guessing(sweep_of(np.array([[100, 101]]), 200, 2))
+
+
+FIRST = {"head": 60.0, "lora": 80.0, "full": 90.0}
 
 
 def trial_on(task: str, method: str, score: float | None, seed: int = 0, wave: int = 1) -> Entry:
     """A trial that has ended; without a score it failed."""
-    key = f"{task} {method} {seed}"
-    metrics = {} if score is None else {"score": score, "search_score": score}
-    result = TrialResult(key, "failed" if score is None else "finished", metrics, {"trainable_parameters": len(method)})
-    return Entry(Trial(key, method, method, method, task, seed, "honest", {}), result, "ended", wave=wave)
+    metrics = None if score is None else {"score": score, "search_score": score}
+    return entry(method, metrics, task=task, seed=seed, method=method, counts={"trainable_parameters": len(method)}, wave=wave)
 
 
-@pytest.mark.parametrize("fails", ["head", "lora", "full"])
+@pytest.mark.parametrize("fails", FIRST)
 def test_a_task_added_later_counts_with_its_failures(fails: str) -> None:
     """Who fails on a hard task is no rival of those that have its score."""
-    first = {"head": 60.0, "lora": 80.0, "full": 90.0}
-    entries = [trial_on("easy", method, score + seed, seed) for method, score in first.items() for seed in range(3)]
-    added = [
-        trial_on("hard", method, None if (method, seed) == (fails, 0) else score - 40 + seed, seed, 2)
-        for method, score in first.items()
-        for seed in range(3)
-    ]
-    before, *after = (mark_front(summarize_entries(rows), DEFAULT_OBJECTIVES) for rows in (entries, [*entries, *added]))
+    easy, hard = (
+        [
+            trial_on(task, method, None if (task, method, seed) == ("hard", fails, 0) else score - less + seed, seed, wave)
+            for method, score in FIRST.items()
+            for seed in range(3)
+        ]
+        for task, less, wave in (("easy", 0, 1), ("hard", 40, 2))
+    )
+    before, after = (mark_front(summarize_entries(rows), DEFAULT_OBJECTIVES) for rows in (easy, [*easy, *hard]))
     assert all(row.complete for row in before)
-    assert {row.method: (row.complete, [*row.tasks]) for row in after[0]} == {
-        method: (method != fails, ["easy", "hard"]) for method in first
-    }
+    found = {row.method: (row.complete, [*row.tasks]) for row in after}
+    assert found == {method: (method != fails, ["easy", "hard"]) for method in FIRST}
     lost = [trial_on(task, "lora", None if task == "hard" else 80.0, 3, 3) for task in ("easy", "hard")]
-    added = [replace(entry, result=trial_on("hard", entry.trial.method, 40.0).result) for entry in added]
-    seeded = {row.method: row for row in summarize_entries([*entries, *added, *lost])}
+    added = [replace(one, result=trial_on("hard", one.trial.method, 40.0).result) for one in hard]
+    seeded = {row.method: row for row in summarize_entries([*easy, *added, *lost])}
     assert (seeded["lora"].complete, seeded["lora"].lost) == (True, (3,)), "a seed added after the task"
 
 
 def test_a_configuration_with_a_task_more_has_its_normalized_mean_on_the_tasks_of_all() -> None:
     """It was added with the task, on which the others have not ended."""
-    first = {"head": 60.0, "full": 90.0}
-    entries = [trial_on("easy", method, score + seed, seed) for method, score in first.items() for seed in (0, 1)]
+    entries = [trial_on("easy", method, FIRST[method] + seed, seed) for method in ("head", "full") for seed in (0, 1)]
     entries += [trial_on(task, "lora", 75.0 + seed, seed, 2) for task in ("easy", "hard") for seed in (0, 1)]
     entries += [replace(trial_on("hard", "head", None, wave=2), result=None, phase="waiting")]
     (lora,) = (row for row in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if row.method == "lora")

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from craft.audit.verdict import Answers, compare_answers
 from craft.scoring.predictions import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
-from orchestrator.plan.trial import TrialResult
 from orchestrator.results.intervals import compare
 from orchestrator.results.luck import by_seed, difference, limit, luck, shared_variance
 from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
-from orchestrator.results.summary import Summary, graded_rows
+from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.compared import found
-from tests.orchestrator.results.test_probabilities import made
+from tests.orchestrator.results.rows import made
 
 
 def right(*runs: tuple[int, bool]) -> np.ndarray:
@@ -54,36 +52,6 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
 
 
-def scored_by(metric: str, rows: int) -> TrialResult:
-    return TrialResult("a", "finished", facts={"metric": metric, "reported_examples": rows})
-
-
-@pytest.mark.parametrize("rows", [60, 400])
-@pytest.mark.parametrize("differ", [0, 1, 7])
-def test_a_comparison_has_the_interval_of_an_audit(rows: int, differ: int) -> None:
-    """Equal answers to 60 rows are no interval of zero width: one row more may differ, to either side."""
-    labels = np.ones(rows)
-    second = np.arange(rows) >= differ
-    audited = compare_answers(Answers("accuracy", (labels, labels)), Answers("accuracy", (second.astype(float), labels)))
-    credits = [credits_by_key(answers) for answers in (second, labels == 1)]
-    reach = difference(*credits, {"a": graded_rows(scored_by("accuracy", rows))})
-    scores = [{("a", 0): 100 * answers.mean()} for answers in (second, labels)]
-    gap = compare(*scores, reach).difference
-    assert (gap.low, gap.high) == pytest.approx((audited.low, audited.high), rel=0.1, abs=0.02)
-    if not differ:
-        exact = np.quantile(np.random.default_rng(1).dirichlet([0.5, 0.5, rows], 100_000) @ [100, -100, 0], [0.025, 0.975])
-        assert [gap.low, gap.high] == pytest.approx(exact, rel=0.05)
-        assert [audited.low, audited.high] == pytest.approx(exact, rel=0.05)
-
-
-def test_equal_values_are_of_equal_models() -> None:
-    values = np.arange(50.0)
-    answers = Answers("pearson", (values, values % 7))
-    gap = compare_answers(answers, answers)
-    assert (gap.low, gap.high) == (0, 0)
-    assert [graded_rows(scored_by(metric, 50)) for metric in ("pearson", "likelihood", "f1")] == [math.inf, math.inf, 50]
-
-
 SLOW = [pytest.param(metric, marks=pytest.mark.slow) for metric in ("f1", "macro_f1", "spearman")]
 
 
@@ -99,11 +67,7 @@ def test_credits_have_the_bootstraps_error_of_every_metric(metric: str) -> None:
     drawn = [100 * score(answers[rows], labels[rows]) for rows in random.integers(0, 400, (300, 400))]
     assert math.sqrt(credits.var(ddof=1) / len(credits)) == pytest.approx(np.std(drawn), rel=0.2)
     assert abs(credits.mean()) < 0.01 * np.abs(credits).max()
-
-
-def test_few_rows_have_no_credits() -> None:
-    assert credits_of(lambda rows: 50.0, 9) == {}
-    assert not read_credits(credits_of(lambda rows: 50.0, 10)[CREDITS]).any()
+    assert (credits_of(lambda rows: 50.0, 9), len(credits_of(lambda rows: 50.0, 10))) == ({}, 1), "few rows have none"
 
 
 def test_the_shared_part_is_told_from_that_of_each_seed() -> None:
@@ -124,7 +88,7 @@ def sweep(stored: bool) -> list[Summary]:
     hard, found = random.normal(0, 30, 200), []
     for number in range(6):
         own = random.normal(0, 20, 200)
-        one = made(f"c{number}", {("toy", seed): 80 + number / 2 + seed / 10 for seed in range(3)}, 1000.0 * 2**number)
+        one = made(f"c{number}", 1000.0 * 2**number, [80 + number / 2 + seed / 10 for seed in range(3)])
         credits = {key: hard + own + random.normal(0, 5, 200) for key in one.scores} if stored else {}
         found.append(replace(one, credits=credits))
     return found
@@ -144,13 +108,13 @@ def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None
     part = with_probabilities([replace(missing, credits={}), *others], DEFAULT_OBJECTIVES)
     assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES, 1), "one configuration has none"
     assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
-    assert by_seed(missing.credits, "toy").shape == (3, 200)
+    assert by_seed(missing.credits, "toy/sentiment").shape == (3, 200)
 
 
 @pytest.mark.parametrize(("reach", "larger"), [(4.0, "examples"), (0.2, "seeds"), (0.0, "")])
 def test_the_larger_part_of_the_intervals(reach: float, larger: str) -> None:
     """Seeds with a spread of a point have an interval of 2.5 points."""
-    rows = [made(name, {("toy", seed): 80.0 + seed for seed in range(3)}, 1000) for name in "ab"]
+    rows = [made(name, 1000, [80.0, 81.0, 82.0]) for name in "ab"]
     assert limit([replace(row, sampling=(reach, reach)) for row in rows]) == larger
 
 
@@ -159,10 +123,7 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
     random = np.random.default_rng(4)
     over: list[tuple[float, float]] = []
     for _ in range(60):
-        made_up = [
-            made(f"c{number}", {("toy", seed): 80 + random.normal(0, 1.5) for seed in range(3)}, 1000.0 * 2**number)
-            for number in range(12)
-        ]
+        made_up = [made(f"c{number}", 1000.0 * 2**number, 80 + random.normal(0, 1.5, 3)) for number in range(12)]
         best = max(with_probabilities(made_up, DEFAULT_OBJECTIVES), key=lambda summary: summary.score.mean)
         over.append((best.score.mean - 80, best.counts[EXPECTED] - 80))
     score, expected = np.mean(over, axis=0)
@@ -173,32 +134,8 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
 
 def test_no_score_is_expected_above_the_metrics_range() -> None:
     seeds = {2192: (80, 80, 71), 4168: (88, 95, 88), 9216: (99, 96, 96), 18432: (100, 100, 88), 73728: (100, 100, 99.6)}
-    rising = [
-        made(f"c{size}", {("toy", seed): float(score) for seed, score in enumerate(scores)}, float(size))
-        for size, scores in seeds.items()
-    ]
+    rising = [made(f"c{size}", float(size), scores) for size, scores in seeds.items()]
     assert max(summary.counts[EXPECTED] for summary in with_probabilities(rising, DEFAULT_OBJECTIVES)) <= 100
-
-
-@pytest.mark.parametrize(
-    ("seeds", "reach", "said", "half"),
-    [
-        (3, None, "3 shared seeds of 1 task, on these examples", 4.303 * 0.1 / math.sqrt(3)),
-        (3, (3.92, 3.92), "3 shared seeds of 1 task, on new examples", 1.96 * math.hypot(0.1 / math.sqrt(3), 2)),
-        (1, (3.92, 3.92), "over examples alone, as if every seed had this score", 1.96 * 2),
-        (1, None, "one seed has no interval", math.nan),
-    ],
-)
-def test_a_comparison_says_what_its_interval_is_over(
-    seeds: int, reach: tuple[float, float] | None, said: str, half: float
-) -> None:
-    first = {("toy", seed): 81.0 + seed / 10 for seed in range(seeds)}
-    gap = compare(first, dict.fromkeys(first, 80.0), reach)
-    assert said in gap.sentence("A", "B")
-    assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
-    assert bool(gap.over) == math.isfinite(half)
-    assert (", tuning included" in compare(first, dict.fromkeys(first, 80.0), reach, 1.0).over) == bool(gap.over)
-    assert gap.sentence("A", "B").startswith("No difference") == (reach is not None)
 
 
 def test_a_comparison_knows_how_seeds_spread_from_all_configurations_of_both_sweeps() -> None:
@@ -208,8 +145,23 @@ def test_a_comparison_knows_how_seeds_spread_from_all_configurations_of_both_swe
     assert false <= 0.12
 
 
-def test_what_is_known_of_the_examples_adds_degrees_of_freedom() -> None:
-    """Student's t for all of the error would be 4.3 times it; the seeds have a third of its variance (Satterthwaite 1946)."""
-    first = {("toy", seed): 81.0 + seed for seed in range(3)}
-    half = compare(first, dict.fromkeys(first, 80.0), (1.96 * math.sqrt(2 / 3),) * 2).difference.half
-    assert half == pytest.approx(float(stdtrit(2 * 9, 0.975)), rel=0.001)
+@pytest.mark.parametrize(
+    ("seeds", "step", "reach", "said", "half"),
+    [
+        (3, 0.1, None, "3 shared seeds of 1 task, on these examples", 4.303 * 0.1 / math.sqrt(3)),
+        (3, 0.1, 3.92, "3 shared seeds of 1 task, on new examples", 1.96 * math.hypot(0.1 / math.sqrt(3), 2)),
+        # Student's t for all of the error would be 4.3 times it; the seeds have a third of its variance (Satterthwaite 1946).
+        (3, 1.0, 1.96 * math.sqrt(2 / 3), "3 shared seeds of 1 task, on new examples", float(stdtrit(2 * 9, 0.975))),
+        (1, 0.1, 3.92, "over examples alone, as if every seed had this score", 1.96 * 2),
+        (1, 0.1, None, "one seed has no interval", math.nan),
+    ],
+)
+def test_a_comparison_says_what_its_interval_is_over(
+    seeds: int, step: float, reach: float | None, said: str, half: float
+) -> None:
+    first, luck = {("toy", seed): 81.0 + step * seed for seed in range(seeds)}, None if reach is None else (reach, reach)
+    gap, tuned = (compare(first, dict.fromkeys(first, 80.0), luck, choice) for choice in (0.0, 1.0))
+    assert said in gap.sentence("A", "B")
+    assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
+    assert bool(gap.over) == (", tuning included" in tuned.over) == math.isfinite(half)
+    assert gap.sentence("A", "B").startswith("No difference") == (reach is not None)

@@ -11,56 +11,29 @@ from scipy.stats import binomtest, pearsonr
 from scipy.stats import t as student_t
 
 from craft.scoring.predictions import CREDITS, credits_of
-from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.results.intervals import compare, interval, sampling_reach
+from orchestrator.plan.trial import Why
+from orchestrator.results.intervals import compare, sampling_reach
 from orchestrator.results.posterior import Evidence
 from orchestrator.results.probabilities import P_ENOUGH, moderate, shares, with_probabilities
-from orchestrator.results.summary import Entry, Summary, summarize_entries
+from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
-
-VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
+from tests.orchestrator.results.rows import entry, made
 
 
 @pytest.mark.parametrize(
     ("variances", "freedom", "expected", "degrees"),
     [
         # squeezeVar of limma's port to Python, inmoose 0.9.1: var_post, and df_prior + freedom, at most those of all
-        (
-            VARIANCES,
-            4,
-            [
-                0.2097911,
-                0.39165407,
-                0.30898909,
-                1.30096893,
-                0.18774711,
-                0.56800605,
-                0.28143409,
-                0.91519899,
-                0.17121411,
-                0.47431906,
-            ],
-            7.258211995109607,
-        ),
-        (VARIANCES, 2, [0.612] * 10, 20),  # no more spread than chance gives: df_prior is infinite there
-        ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.021] * 6, 5),
         ([1.0, 9.0, 0.5], 2, [1.84060211, 4.47889691, 1.67570869], 6),  # df_prior is 4.06 there
+        ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.021] * 6, 5),  # no more spread than chance gives: df_prior is infinite
         ([1.0, 9.0], 2, [1.0, 9.0], 2),  # two show no spread
-        (
-            [0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2],
-            2,
-            [0.00340875980, 0.323224261, 0.722993637, 4.16101027, 0.243270386, 0.0833626351, 0.563085887, 1.76239402],
-            2.5014422296058711,
-        ),
-        (
-            [0.01, 30.0, 0.2, 4.0, 0.5, 90.0, 0.03],
-            4,
-            [0.0263710085, 25.9094476, 0.190351820, 3.46996806, 0.449268892, 77.6928619, 0.0436321466],
-            4.6346885991791509,
-        ),
+        ([0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2], 2, [0.00340875980, 0.323224261, 0.722993637, 4.16101027, 0.243270386,
+         0.0833626351, 0.563085887, 1.76239402], 2.5014422296),
+        ([0.01, 30.0, 0.2, 4.0, 0.5, 90.0, 0.03], 4, [0.0263710085, 25.9094476, 0.19035182, 3.46996806, 0.449268892,
+         77.6928619, 0.0436321466], 4.6346885992),
     ],
-)
+)  # fmt: skip
 def test_variances_are_moderated_as_limma_does(
     variances: list[float], freedom: float, expected: list[float], degrees: float
 ) -> None:
@@ -116,35 +89,26 @@ def test_probabilities_are_right_where_true_differences_are_two_points() -> None
         assert -0.05 < truth[inside].mean() - chance[inside].mean() < 0.17, "its own error here is 0.03"
 
 
-def made(name: str, scores: dict[tuple[str, int], float], parameters: float, examples: float = 0.0) -> Summary:
-    metrics = {"score": interval(scores.values())}
-    sampling = sampling_reach({"score": metrics["score"].mean}, examples)
-    tasks = {task: metrics["score"] for task, _ in scores}
-    counts = {"trainable_parameters": parameters}
-    return Summary(name, name, "lora", {}, metrics, tasks, counts, scores, len(scores), len(scores), 0, 0, len(scores),
-                   sampling=sampling)  # fmt: skip
+@pytest.mark.parametrize(("right", "rows", "seeds"), [(48, 50, 1), (50, 50, 1), (0, 20, 1), (121, 240, 1), (36, 39, 2)])
+def test_few_examples_are_the_interval_of_one_seed_and_of_seeds_that_are_equal(right: int, rows: int, seeds: int) -> None:
+    (found,) = with_probabilities([made("a", 10, [100 * right / rows] * seeds, examples=rows)], DEFAULT_OBJECTIVES)
+    wilson = binomtest(right, rows).proportion_ci(method="wilson")
+    assert (found.score.low, found.score.high) == pytest.approx((100 * wilson.low, 100 * wilson.high), abs=0.01)
+    assert found.score.n == seeds
+    assert seeds > 1 or "p_front" not in found.counts, "what another seed would give is not known"
 
 
-def test_few_examples_widen_an_interval_that_seeds_leave_at_zero() -> None:
-    right = 100 * 36 / 39
-    (found,) = with_probabilities([made("a", {("toy", 0): right, ("toy", 1): right}, 10, examples=39)], DEFAULT_OBJECTIVES)
-    ends = binomtest(36, 39).proportion_ci(method="wilson")
-    assert (found.score.low, found.score.high) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
-
-
-def as_it_is(scores: dict[tuple[str, int], float]) -> Summary:
+def as_it_is(score: float) -> Summary:
     """A language model that nothing was trained of."""
-    made_up = made("base", scores, 0)
-    return replace(made_up, counts=made_up.counts | {"head_parameters": 0.0})
+    base = made("base", 0, [score] * 3)
+    return replace(base, counts=base.counts | {"head_parameters": 0.0})
 
 
 def test_a_base_that_no_seed_changes_says_nothing_of_how_seeds_spread() -> None:
     random = np.random.default_rng(3)
-    trained = [
-        made(f"r{rank}", {("t", seed): float(70 + random.normal()) for seed in range(3)}, 1000 * rank) for rank in range(1, 5)
-    ]
+    trained = [made(f"r{rank}", 1000 * rank, 70 + random.normal(size=3)) for rank in range(1, 5)]
     without = with_probabilities(trained, DEFAULT_OBJECTIVES)
-    base, *with_base = with_probabilities([as_it_is({("t", seed): 60.0 for seed in range(3)}), *trained], DEFAULT_OBJECTIVES)
+    base, *with_base = with_probabilities([as_it_is(60.0), *trained], DEFAULT_OBJECTIVES)
     assert [row.score for row in with_base] == [row.score for row in without]
     assert (base.score.low, base.score.high) == (60, 60)
     for row, alone in zip(with_base, without, strict=True):
@@ -153,55 +117,22 @@ def test_a_base_that_no_seed_changes_says_nothing_of_how_seeds_spread() -> None:
 
 def test_luck_that_seeds_bring_to_all_that_is_trained_does_not_cancel_against_the_base() -> None:
     """All of four are two points above the base by seeds that differ by 4, of which there are three: enough within a point."""
-    trained = [
-        made(f"r{rank}", {("t", seed): 72.0 + luck + 1e-3 * rank * (seed - 1) for seed, luck in enumerate((-4, 0, 4))}, rank)
-        for rank in range(1, 5)
-    ]
-    base = as_it_is({("t", seed): 70.0 for seed in range(3)})
-    judged = with_probabilities([base, *trained], DEFAULT_OBJECTIVES)[0]
+    trained = [made(f"r{rank}", rank, [68.0 - 1e-3 * rank, 72.0, 76.0 + 1e-3 * rank]) for rank in range(1, 5)]
+    judged = with_probabilities([as_it_is(70.0), *trained], DEFAULT_OBJECTIVES)[0]
     assert judged.counts[P_ENOUGH] == pytest.approx(student_t.sf((2 - 1) / (4 / math.sqrt(3)), 2), abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("right", "rows", "low", "high"),
-    [(48, 50, 86.5, 98.9), (49, 50, 89.5, 99.6), (50, 50, 92.9, 100), (0, 20, 0, 16.1), (121, 240, 44.1, 56.7)],
-)
-def test_one_seed_has_the_interval_of_its_examples(right: int, rows: int, low: float, high: float) -> None:
-    (found,) = with_probabilities([made("a", {("toy", 0): 100 * right / rows}, 10, examples=rows)], DEFAULT_OBJECTIVES)
-    assert (found.score.low, found.score.high, found.score.n) == (
-        pytest.approx(low, abs=0.06),
-        pytest.approx(high, abs=0.06),
-        1,
-    )
-    assert found.score.low >= 0
-    assert "p_front" not in found.counts, "what another seed would give is not known"
-
-
-def test_one_seed_without_a_number_of_examples_has_no_interval() -> None:
-    several = [made(name, {("toy", 0): score}, size) for name, score, size in (("a", 80.0, 1), ("b", 90.0, 2))]
-    assert all(
-        math.isnan(summary.score.half) and "p_front" not in summary.counts
-        for summary in with_probabilities(several, DEFAULT_OBJECTIVES)
-    )
-
-
 def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
-    results = [
-        (entry, TrialResult(entry, "finished", {"score": 90.0}, facts={"reported_examples": 100})) for entry in ("a", "b")
-    ]
     below, above = sampling_reach({"score": 90.0}, 100)
-    entries = [Entry(Trial(key, "c", "c", "lora", key, 0, "honest", {}), result) for key, result in results]
-    (found,) = summarize_entries(entries)
+    (found,) = summarize_entries(entry("c", {"score": 90.0}, task=task, facts={"reported_examples": 100}) for task in "ab")
     assert found.sampling == pytest.approx((below / math.sqrt(2), above / math.sqrt(2)))
 
 
 def test_within_the_best_is_among_all_and_not_among_the_smaller_ones() -> None:
     """The smallest is always on the front of score against size, however bad it is; it is not near the best."""
     scores = {"head": (56.0, 0), "small": (94.6, 2000), "large": (95.0, 70000)}
-    found = with_probabilities(
-        [made(name, {("toy", seed): score + seed / 10 for seed in range(3)}, size) for name, (score, size) in scores.items()],
-        DEFAULT_OBJECTIVES,
-    )
+    rows = [made(name, size, [score, score + 0.1, score + 0.2]) for name, (score, size) in scores.items()]
+    found = with_probabilities(rows, DEFAULT_OBJECTIVES)
     assert [round(one.counts["p_front"], 2) for one in found] == [1, 1, 1]
     assert [round(one.counts[P_ENOUGH], 2) for one in found] == [0, 1, 1]
     narrow = with_probabilities(found, DEFAULT_OBJECTIVES, Enough(within=0.2))
@@ -213,13 +144,8 @@ def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
     noise = random.normal(0, 1, (5, 3))
 
     def found(luck: float) -> list[Summary]:
-        return with_probabilities(
-            [
-                made(f"c{i}", {("toy", seed): 70 + i + noise[i, seed] + luck * (seed - 1) for seed in range(3)}, 10.0 * 2**i)
-                for i in range(5)
-            ],
-            DEFAULT_OBJECTIVES,
-        )
+        rows = [made(f"c{i}", 10.0 * 2**i, 70 + i + noise[i] + luck * np.array([-1, 0, 1])) for i in range(5)]
+        return with_probabilities(rows, DEFAULT_OBJECTIVES)
 
     calm, shaken = found(0), found(10)
     assert [summary.counts["p_front"] for summary in calm] == pytest.approx([summary.counts["p_front"] for summary in shaken])
@@ -249,9 +175,10 @@ def test_twelve_of_twelve_have_the_interval_of_their_own_metric(metric: str, low
     """Other metrics of the same run equal the score here, and say nothing about it."""
     below, above = sampling_reach(ALL_RIGHT | {"likelihood_error": 1.0}, 12, metric)
     assert (100 - below, above) == (pytest.approx(low, abs=2), pytest.approx(0, abs=1e-9))
-    result = TrialResult("a", "finished", ALL_RIGHT, facts={"reported_examples": 12} | ({"metric": metric} if metric else {}))
-    (summary,) = summarize_entries([Entry(Trial("a", "c", "c", "lora", "a", 0, "honest", {}), result)])
+    facts = {"reported_examples": 12} | ({"metric": metric} if metric else {})
+    (summary,) = summarize_entries([entry("c", ALL_RIGHT, facts=facts)])
     assert (summary.sampling[0], summary.range[0] < 0) == (pytest.approx(below), metric in ("matthews", "spearman"))
+    assert summary.graded == {"toy": math.inf if metric == "spearman" else 12}
 
 
 def test_intervals_of_matthews_cover_it() -> None:
@@ -285,11 +212,11 @@ def test_a_configuration_that_alone_has_seeds_of_two_groups_has_the_spread_of_th
     """The effects of the four seeds explain both of its scores, which therefore say nothing of how seeds spread."""
     random = np.random.default_rng(4)
     rows = [
-        made(f"{'ab'[group]}{place}", {("t", seed): 80 + random.normal(0, 0.5) for seed in (group, group + 2)}, 100.0 * place)
+        made(f"{'ab'[group]}{place}", 100.0 * place, {("t", seed): 80 + random.normal(0, 0.5) for seed in (group, group + 2)})
         for group in (0, 1)
         for place in (1, 2, 3)
     ]
-    *others, bridge = with_probabilities([*rows, made("bridge", {("t", 0): 80.1, ("t", 1): 79.9}, 90)], DEFAULT_OBJECTIVES)
+    *others, bridge = with_probabilities([*rows, made("bridge", 90, {("t", 0): 80.1, ("t", 1): 79.9})], DEFAULT_OBJECTIVES)
     assert all(math.isfinite(row.score.half) and row.score.half > 0 for row in (*others, bridge))
     assert sum(row.counts[P_ENOUGH] for row in others) > 3
     assert bridge.counts[P_ENOUGH] > 0.3
@@ -298,8 +225,8 @@ def test_a_configuration_that_alone_has_seeds_of_two_groups_has_the_spread_of_th
 def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
     """It would widen the spread around the trend, and the best by luck would be less likely to be equalled."""
     random = np.random.default_rng(1)
-    equal = [made(f"c{i}", {("t", seed): 80 + random.normal(0, 0.5) for seed in range(3)}, 1e3 * 2**i) for i in range(8)]
-    dead = [made(f"d{i}", {("t", seed): 50 + random.normal(0, 0.5) for seed in range(3)}, 1.4e3 * 2**i) for i in range(8)]
+    equal = [made(f"c{i}", 1e3 * 2**i, 80 + random.normal(0, 0.5, 3)) for i in range(8)]
+    dead = [made(f"d{i}", 1.4e3 * 2**i, 50 + random.normal(0, 0.5, 3)) for i in range(8)]
     chances, alone = (
         {row.configuration: row.counts[P_ENOUGH] for row in with_probabilities(rows, DEFAULT_OBJECTIVES)}
         for rows in (equal + dead, equal)
@@ -316,10 +243,8 @@ def test_contenders_that_are_all_alike_are_likelier_to_be_enough() -> None:
     for _ in range(40):
         noise = random.normal(0, 1.5, (12, 3))
         for slope, said in ((0.0, level), (0.7, rising)):
-            scores = [{("toy", seed): 80 + slope * place + noise[place, seed] for seed in range(3)} for place in range(12)]
-            found = with_probabilities(
-                [made(f"c{place}", one, 1e3 * 2**place) for place, one in enumerate(scores)], DEFAULT_OBJECTIVES
-            )
+            rows = [made(f"c{place}", 1e3 * 2**place, 80 + slope * place + noise[place]) for place in range(12)]
+            found = with_probabilities(rows, DEFAULT_OBJECTIVES)
             said += [summary.counts[P_ENOUGH] for summary in found[: 12 if slope == 0 else 4]]
     assert np.mean(level) > 0.62
     assert np.mean(rising) < 0.02, "5.6 to 7.7 points behind"
@@ -332,8 +257,8 @@ def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of
     assert luck == pytest.approx(3.0**2, rel=0.3), "of two rates that tie each is chosen half of the time"
     assert luck_of_choice(np.array([84.0, 60.0]), np.array([70.0, 76.0]), credits, 3.0) == 0
     assert luck_of_choice(tie, np.array([73.0, 73.1]), credits, 3.0) == 0, "either is as good"
-    plain = [made(f"c{i}", {("t", seed): 80 + i + seed / 10 for seed in range(3)}, 1e3 * 2**i) for i in range(5)]
-    tuned = [replace(summary, tuning=Tuning(4, lucks={"t": 1.0})) for summary in plain]
+    plain = [made(f"c{i}", 1e3 * 2**i, [80.0 + i, 80.1 + i, 80.2 + i]) for i in range(5)]
+    tuned = [replace(summary, tuning=Tuning(4, lucks={"toy/sentiment": 1.0})) for summary in plain]
     sure, unsure = (with_probabilities(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
     assert unsure[0].score.half == pytest.approx(math.hypot(sure[0].score.half, 1.96))
     assert unsure[-1].counts[P_ENOUGH] < sure[-1].counts[P_ENOUGH]
@@ -342,14 +267,10 @@ def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of
 def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> None:
     answers = np.random.default_rng(3).random((2, 900)) < 0.98
     credits = [credits_of(lambda rows, right=right: 100 * right[rows].mean(), 900)[CREDITS] for right in answers]  # type: ignore[misc]
-    entries = []
+    candidates = []
     for place, (rate, score) in enumerate((("0.1", 70.0), ("0.2", 76.0))):
-        facts: dict[str, object] = {"reported_examples": 900, "search_examples": 300}
-        facts |= {CREDITS: credits[place]}
-        result = TrialResult(str(place), "finished", {"search_score": 84.0, "score": score}, facts=facts)
-        trial = Trial(str(place), f"r{place}", rate, "lora", "t", 9, "honest", {"rate": rate}, Why("candidate", "c"))
-        entries.append(Entry(trial, result))
-    chosen = TrialResult("2", "finished", {"score": 71.0})
-    entries.append(Entry(Trial("2", "c", "0.1", "lora", "t", 0, "honest", {"rate": "0.1"}), chosen))
-    (summary,) = [row for row in summarize_entries(entries) if row.tunes is None]
+        facts = {"reported_examples": 900, "search_examples": 300, CREDITS: credits[place]}
+        metrics = {"search_score": 84.0, "score": score}
+        candidates.append(entry(f"r{place}", metrics, seed=9, facts=facts, why=Why("candidate", "c"), rate=rate))
+    (summary,) = [row for row in summarize_entries([*candidates, entry("c", {"score": 71.0}, rate="0.1")]) if row.tunes is None]
     assert summary.tuning.luck == pytest.approx(9, rel=0.4)

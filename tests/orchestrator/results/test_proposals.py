@@ -47,19 +47,19 @@ STORIES: dict[str, Callable[[Trial], float]] = {
 }
 
 
-def played(plan: Plan, again: str, score: Callable[[Trial], float], rounds: int = 9) -> Answer:
-    """The answer of a sweep whose trials have these scores, after as many rounds of its strategy."""
+def played(plan: Plan, again: str, score: Callable[[Trial], float]) -> Answer:
+    """The answer of a sweep whose trials have these scores, after nine rounds of its strategy."""
     sweep, strategy = plan.sweep, make_strategy(plan)
     state = State().after(
         SessionStarted(sweep=sweep.model_dump(mode="json"), configurations=1, trainings=len(plan.jobs), again=again)
     )
-    for _ in range(rounds):
+    for _ in range(9):
         wanted = plan.planner.trials(plan.probed[:6]) if plan.adaptive else strategy.wanted(state)
-        new = [trial for trial in wanted if trial.key not in state.entries]
-        state = state.after(Wanted(keys=[trial.key for trial in new], trials=[trial.trial for trial in new]))
+        new = [trial.trial for trial in wanted if trial.key not in state.entries]
+        state = state.after(Wanted(keys=[trial.key for trial in new], trials=new))
         for trial in new:
-            metrics = dict.fromkeys(("score", "search_score"), score(trial.trial))
-            state = state.after(Ended(result=TrialResult(trial.key, "finished", metrics, dict(trial.trial.planned), 9, 9.0)))
+            metrics = dict.fromkeys(("score", "search_score"), score(trial))
+            state = state.after(Ended(result=TrialResult(trial.key, "finished", metrics, dict(trial.planned), 9, 9.0)))
     return answer_of(state.after(SessionEnded(status="finished")))[1]
 
 
@@ -74,26 +74,20 @@ def check_command(answer: Answer, file: Path, overrides: list[str], plan: Plan) 
     return True
 
 
-def check_shipped(file: Path, overrides: list[str], stories: Iterable[str]) -> None:
+OVERRIDES: list[list[str]] = [[], ["seeds=[4]"], ["budget.trials=5000"]]
+QUICK = [(file, OVERRIDES[place % 3], [[*STORIES][place % len(STORIES)]]) for place, file in enumerate(SHIPPED[::3])]
+EVERY = [pytest.param(file, overrides, STORIES, marks=pytest.mark.slow) for file in SHIPPED for overrides in OVERRIDES]
+
+
+@pytest.mark.parametrize(("file", "overrides", "stories"), [*QUICK, *EVERY])
+def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(
+    file: Path, overrides: list[str], stories: Iterable[str]
+) -> None:
     plan = count(load_sweep(file, overrides), lambda run: size_of(run.method, run.parameters))
     if len(plan.trials) > MOST:
         pytest.skip(f"{len(plan.trials)} trials")
     for name in stories:
-        again = f"craft-sweeps run {file} --resume"
-        check_command(played(plan, again, STORIES[name]), file, overrides, plan)
-
-
-@pytest.mark.parametrize(("place", "file"), [*enumerate(SHIPPED[::3])], ids=lambda value: Path(str(value)).name)
-def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(place: int, file: Path) -> None:
-    overrides = [[], ["seeds=[4]"], ["budget.trials=5000"]][place % 3]
-    check_shipped(file, overrides, [[*STORIES][place % len(STORIES)]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
-def test_each_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(file: Path) -> None:
-    for overrides in ([], ["seeds=[4]"], ["budget.trials=5000"]):
-        check_shipped(file, overrides, STORIES)
+        check_command(played(plan, f"craft-sweeps run {file} --resume", STORIES[name]), file, overrides, plan)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +103,7 @@ def test_proposed_seeds_are_none_that_the_sweep_has(tmp_path: Path, more: str, k
     space = "space: [{method: lora, rank: {values: [2, 8]}, learning_rate: {values: [1e-3, 3e-3, 1e-2]}}]\n"
     sweep = toy_sweep(tmp_path, more + space)
     plan, again = count(sweep, lambda run: 100 * int(run.parameters["rank"])), "craft-sweeps run sweep.yaml --resume"
-    answer = played(plan, again, STORIES["level"], rounds=9)
+    answer = played(plan, again, STORIES["level"])
     assert answer.changes[key] == value, answer.changes
     assert check_command(answer, tmp_path / "sweep.yaml", [], plan)
 

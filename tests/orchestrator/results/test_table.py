@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from dashboards.panels.table import data
-from orchestrator.plan.trial import Trial, TrialResult
-from orchestrator.record.state import Entry
 from orchestrator.results.front import mark_front
-from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount, unit_of
 from orchestrator.results.summary import summarize_entries
 from orchestrator.review.desired_run import desired_configuration
@@ -25,34 +22,20 @@ from orchestrator.sweepfile.settings import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
 from tests.orchestrator.recorded import over_seeds, printed, record
+from tests.orchestrator.results.rows import entry
 
 JUDGED = (P_FRONT, P_ENOUGH, EXPECTED)
 
 
-def entries(name: str = "", values: tuple[float, float] = (0.0, 0.0)) -> list[Entry]:
-    """Two configurations with two seeds; the count `name` differs by seed and configuration."""
-    rows = []
-    for place, value in enumerate(values):
-        for seed in (0, 1):
-            counts = {"trainable_parameters": 100.0 * (place + 1)} | ({name: value + seed} if name else {})
-            metrics = {"score": 70.0 + place + seed, "search_score": 60.0}
-            result = TrialResult(f"{place}{seed}", "finished", metrics, counts, seconds=counts.get("seconds", 0.0))
-            rows.append(
-                Entry(Trial(result.key, f"c{place}", f"lora r{place}", "lora", "toy", seed, "honest", {"rank": place}), result)
-            )
-    return rows
-
-
 def test_a_size_that_differs_between_seeds_shows_both_ends() -> None:
-    first, second = (
-        replace(entry, result=replace(entry.result, counts={"trainable_parameters": size}))
-        for entry, size in zip(entries()[:2], (4101.0, 3992.0), strict=True)
-        if entry.result
+    sizes = {"c": (4101.0, 3992.0), "equal": (4101.0, 4101.0)}
+    differ, equal = summarize_entries(
+        entry(name, {"score": 70.0}, seed=seed, counts={"trainable_parameters": size})
+        for name, both in sizes.items()
+        for seed, size in enumerate(both)
     )
-    (summary,) = summarize_entries([first, second])
-    assert metric_column("trainable_parameters").parts(summary) == ("4,101", " (from 3,992)")
-    assert (summary.value("trainable_parameters"), summary.value("fewest_parameters")) == (4101.0, 3992.0)
-    (equal,) = summarize_entries([first, replace(second, result=first.result)])
+    assert metric_column("trainable_parameters").parts(differ) == ("4,101", " (from 3,992)")
+    assert (differ.value("trainable_parameters"), differ.value("fewest_parameters")) == (4101.0, 3992.0)
     assert metric_column("trainable_parameters").text(equal) == "4,101"
 
 
@@ -63,7 +46,12 @@ MEASURED = [row for row in COLUMNS.values() if row.better and not row.read and r
 def test_a_metric_is_a_column_where_it_is_an_objective(metric: Column) -> None:
     assert metric.better
     objectives: Objectives = {"score": "maximize", metric.name: metric.better}
-    summaries = mark_front(summarize_entries(entries(metric.name, (3.0, 7.0))), objectives)
+    found = []
+    for place, seed in product((0, 1), (0, 1)):
+        counts = {"trainable_parameters": 100.0 * (place + 1), metric.name: 3.0 + 4 * place + seed}
+        one = entry(f"c{place}", {"score": 70.0 + place + seed}, seed=seed, counts=counts)
+        found.append(replace(one, result=replace(one.result, seconds=counts.get("seconds", 0.0))))
+    summaries = mark_front(summarize_entries(found), objectives)
     if metric.name not in JUDGED:
         assert [summary.value(metric.name) for summary in summaries] == ([3.5, 7.5] if metric.averaged else [4.0, 8.0])
     (column,) = [column for column in front_columns(summaries, objectives) if column.name == metric.name]
@@ -71,18 +59,17 @@ def test_a_metric_is_a_column_where_it_is_an_objective(metric: Column) -> None:
     assert cells == [amount(metric.name, summary.value(metric.name)) for summary in summaries]
     if not metric.name.startswith(("p_", "trainable")):
         assert all(cell.replace("%", "\\%") in latex(summaries, objectives) for cell in cells)
+    if metric.place != "objective" and not metric.name.startswith("tuning_") and metric.name not in JUDGED:
+        # Of tuning the page has a column of words, and the judged ones it computes.
+        runs = configuration("a", parameters=100, extra={metric.name: 10.0})
+        runs += configuration("b", parameters=200, extra={metric.name: 20.0})
+        (shown,) = [column for column in data(view_of(("ranks", runs)))["columns"] if column["key"] == f"m.{metric.name}"]
+        assert (shown["kind"], shown["about"], shown.get("more", False)) == (metric.kind, metric.about, metric.place == "menu")
 
 
 def test_a_new_column_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hops = Column(
-        "hops",
-        "hops taken",
-        "minimize",
-        "count",
-        "How often it hops.",
-        place="front",
-        read=lambda row: 1000.0 + row.value("trainable_parameters"),
-    )
+    thousand_more = lambda row: 1000.0 + row.value("trainable_parameters")  # noqa: E731
+    hops = Column("hops", "hops taken", "minimize", "count", "How often it hops.", place="front", read=thousand_more)
     monkeypatch.setitem(COLUMNS, "hops", hops)
     sweep = read_folder(record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81)), "LoRA b": (2, over_seeds(82, 85))}))
     summaries, objectives = sweep.summaries, sweep.sweep.objectives
@@ -101,28 +88,6 @@ def test_a_new_column_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     page = view_of(("ranks", [*configuration("a", parameters=1), *configuration("b", parameters=2)]))
     (column,) = [column for column in data(page)["columns"] if column["key"] == "m.hops"]
     assert (column["label"], column["about"], column["texts"]) == ("Hops taken", "How often it hops.", ["1,001", "1,002"])
-
-
-@pytest.mark.parametrize("metric", [row for row in MEASURED if row.place != "objective"], ids=lambda row: row.name)
-def test_the_page_has_a_metrics_column_with_its_kind_and_digits(metric: Column) -> None:
-    if metric.name.startswith("tuning_") or metric.name in JUDGED:
-        return  # the page has a column of words for the first; the others are computed
-    runs = configuration("a", parameters=100, extra={metric.name: 10.0})
-    runs += configuration("b", parameters=200, extra={metric.name: 20.0})
-    columns = {column["key"]: column for column in data(view_of(("ranks", runs)))["columns"]}
-    column = columns[f"m.{metric.name}"]
-    assert (column["kind"], column["about"]) == (metric.kind, metric.about)
-    assert column.get("more", False) == (metric.place == "menu")
-
-
-def test_a_cell_has_its_interval_where_there_is_one() -> None:
-    (first, *_) = summarize_entries(entries())
-    column = metric_column("score")
-    widened = replace(first, metrics={"score": Interval(70.0, 65.0, 75.0, 2)})
-    assert (column.text(widened), column.value(widened)) == ("70.00 ± 5.00", 70.0)
-    assert metric_column("score", ends=False).text(widened) == "70.00"
-    assert metric_column("forgetting").text(first) == "–"
-    assert math.isnan(front_columns([first], {"score": "maximize"})[1].value(first))
 
 
 @pytest.mark.parametrize(

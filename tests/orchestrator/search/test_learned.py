@@ -1,4 +1,4 @@
-"""Searchers that learn, on objective functions that cost nothing: events in, events out."""
+"""Searchers that learn, on objective functions that cost nothing, and the space without conditions in which they draw."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,17 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Status, Trial, TrialResult, Why
 from orchestrator.record.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
 from orchestrator.record.state import Entry, Report, State, fold
-from orchestrator.search.learned import (
-    Learned,
-    area,
-    gp,
-    has_failed,
-    mean_scores,
-    search_value,
-    tpe,
-)
-from orchestrator.sweepfile.settings import SEARCHERS, parse_duration
+from orchestrator.search.flat import FlatSpace
+from orchestrator.search.learned import Learned, gp, has_failed, mean_scores, search_value, tpe
+from orchestrator.sweepfile.settings import SEARCHERS
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, Range, sample
 from tests.orchestrator.plans import rank, toy_plan
 
 ADAPTIVE = [
     pytest.param(name, marks=() if name == "tpe" else pytest.mark.slow) for name, row in SEARCHERS.items() if row.adaptive
 ]
-LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
+RATES = "{min: 1e-5, max: 1e-1, distribution: log_uniform}"
+LORA = f"{{method: lora, rank: {{values: [1, 2, 4, 8, 16, 32]}}, learning_rate: {RATES}}}"
 CRAFT = "{method: craft, ranks: {values: [[all, 4, 4], [all, 16, 16], [all, 64, 64]]}, dropout: {values: [0.0, 0.1]}}"
 BOUND = "constraints: {trainable_parameters: {max: 900}}\n"
 PROMOTION = "seeds: [0, 1]\nscheduler: {name: promotion, grace: 1}\ntraining: {epochs: 3}\n"
@@ -141,15 +137,14 @@ def test_what_breaks_a_constraint_is_shown_to_the_sampler_and_never_wanted(tmp_p
 
 
 def test_a_refused_configuration_is_an_event_once(tmp_path: Path) -> None:
-    few = LORA.replace("min: 1e-5, max: 1e-1, distribution: log_uniform", "values: [1e-3, 1e-2]")
-    strategy, state, refusals = learned(tmp_path, "tpe", 12, few, BOUND), State(), list[Refused]()
+    strategy, refusals = learned(tmp_path, "tpe", 12, LORA.replace(RATES, "{values: [1e-3, 1e-2]}"), BOUND), list[Refused]()
+    state = State()
     while strategy.is_open(state):
         refusals += [event for event in strategy.draw(state) if isinstance(event, Refused)]
         state = run(strategy, state, at_most=1)
-    (refusal, *_) = refusals
     assert len({event.configuration for event in refusals}) == len(refusals)
-    assert (refusal.reason, refusal.protocol) == ("trainable_parameters 3,200 is above max 900", "honest")
-    assert (refusal.counts["trainable_parameters"], refusal.parameters["rank"]) == (3200, 32)
+    assert (refusals[0].reason, refusals[0].protocol) == ("trainable_parameters 3,200 is above max 900", "honest")
+    assert (refusals[0].counts["trainable_parameters"], refusals[0].parameters["rank"]) == (3200, 32)
 
 
 def test_a_looser_constraint_opens_a_space_that_was_used_up(tmp_path: Path) -> None:
@@ -173,17 +168,14 @@ def test_a_small_space_is_run_to_its_end_and_an_equal_point_has_the_values_of_th
         values.setdefault(proposal.configuration, set()).add(draw.values)
     assert len(values) == 6
     assert all(len(distinct) == 1 for distinct in values.values())
-
-
-def test_what_runs_has_no_values_and_what_failed_never_has(tmp_path: Path) -> None:
-    strategy, state = learned(tmp_path, "tpe", 50, CRAFT), State()
+    state = State()
     while strategy.is_open(state):
         state = ask(strategy, state)
     assert len(strategy.configurations(state)) == 6, "six at once"
-    assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, False)}
+    assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, False)}, "what runs has no values"
     for configuration in strategy.configurations(state):
         state = end(state, configuration, None)
-    assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, True)}
+    assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, True)}, "what failed never has"
     assert not strategy.is_open(state)
 
 
@@ -250,11 +242,10 @@ def test_a_training_that_is_cut_counts_with_the_area_under_all_sizes_once_these_
 @pytest.mark.parametrize("algorithm", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, algorithm: str) -> None:
     def reached(algorithm: str, seed: int) -> float:
-        plan = plan_of(tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"), seed=seed)
-        configurations = plan.configurations
-        if plan.adaptive:
-            strategy = learned(tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"), seed=seed)
-            configurations = strategy.configurations(run(strategy))
+        settings = tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]")
+        plan = plan_of(*settings, seed=seed)
+        strategy = learned(*settings, seed=seed) if plan.adaptive else None
+        configurations = strategy.configurations(run(strategy)) if strategy else plan.configurations
         rows = [[score_of(configuration), configuration.known["trainable_parameters"]] for configuration in configurations]
         costs = np.array(rows) * [-1, 1]  # scores are maximized
         return float(HV(ref_point=np.array([-60.0, 4000.0]))(costs))
@@ -289,17 +280,10 @@ def trial(task: str, score: float | None, status: Status | None = "finished", si
     return Entry(described, result, "ended")
 
 
-def test_the_area_by_hand() -> None:
-    points = [(8000.0, 80.0), (1000.0, 60.0), (2000.0, 70.0)]
-    assert area(points) == pytest.approx((65 * math.log(2) + 75 * math.log(4)) / math.log(8))
-    assert area(points[:1]) == 80.0
-    assert area([(0, 57.0)]) == 57, "the control has no parameters"
-
-
 @pytest.mark.parametrize(
     ("trials", "worth"),
     [
-        ([trial("a", 50), trial("b", 70)], 60),
+        ([trial("a", 57, size=0)], 57),  # the control has no parameters
         ([trial("a", 50), trial("b", 70, None)], 60),
         ([trial("a", 50), trial("b", 70, "stopped")], 60),
         ([trial("a", 50), trial("b", None, "stopped")], (50 + 80) / 2),
@@ -317,23 +301,80 @@ def test_the_score_of_a_configuration_for_a_searcher(trials: list[Entry], worth:
     assert search_value(trials, GROUPS) == pytest.approx(worth, nan_ok=True)
 
 
-def test_the_average_of_a_task_and_seed_is_that_of_what_was_trained() -> None:
+def test_the_average_is_that_of_what_was_trained_and_a_failure_counts_until_it_runs_again() -> None:
     trials = [trial("a", 50), trial("a", 70, None), trial("a", None, None), trial("a", 9, cut=True), trial("b", math.nan)]
     assert mean_scores(trials) == {("a", 0): 60.0}
-
-
-def test_a_failure_counts_until_its_trial_is_to_run_again() -> None:
     failed = trial("a", None, "failed")
-    assert has_failed([trial("a", 50), failed])
-    assert not has_failed([replace(failed, phase="waiting")])
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert has_failed([*trials, failed])
+    assert not has_failed([*trials, replace(failed, phase="waiting")])
 
 
 def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:
     space = "seeds: [0, 1]\nspace: [{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]\n"
     plan = toy_plan(tmp_path, f"{space}search: {{algorithm: tpe, configurations: 10}}\nbudget: {{trials: 7}}\n")
     assert (plan.wanted, plan.most_jobs) == (3, 6)
+
+
+WIDE = Range(1e-5, 1e-1, "log_uniform")
+RANGED = Block(0, "lora", {"rank": Range(1, 64, "int_log_uniform"), "learning_rate": Range(1e-4, 1e-2, "log_uniform")})
+CHOSEN: dict[str, Dimension] = {
+    "ranks": Choice((["all", 64, 64], ["all", 8, 8], ["all", 32, 32])),
+    "projections": Choice((["q"], ["q", "v"])),
+    "learning_rate": Choice((1e-3, 1e-2)),
+    "dropout": Choice((0.1,)),
+}
+
+
+def known_cost(point: Point) -> float:
+    if point.method == "lora":
+        return 768.0 * point.values["rank"]
+    return 6.0 * point.values["ranks"][1] ** 2 * len(point.values["projections"])
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (RANGED,),
+        (Block(0, "craft", CHOSEN),),
+        (RANGED, Block(1, "craft", CHOSEN)),
+        (Block(0, "craft", CHOSEN | {"dropout": WIDE}),),
+    ],
+)
+def test_a_point_is_found_again_by_its_parameters(blocks: tuple[Block, ...]) -> None:
+    space = FlatSpace(blocks, known_cost)
+    for point in islice(sample(blocks, 0), 60):
+        parameters = space.parameters(point)
+        assert parameters.keys() == space.distributions.keys()
+        assert all(kind._contains(kind.to_internal_repr(parameters[name])) for name, kind in space.distributions.items())
+        again = space.point(parameters)
+        assert again.values.keys() == point.values.keys()
+        for name, value in point.values.items():
+            assert again.values[name] == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+def test_a_size_is_the_nearest_cost_that_each_block_has() -> None:
+    space = FlatSpace((RANGED, Block(1, "craft", CHOSEN)), known_cost)
+    assert set(space.distributions) >= {"block", "size", "learning_rate"}
+    low, high = math.log(6 * 8**2), math.log(768 * 64)
+    for size in (0.0, 0.3, 0.5, 0.8, 1.0):
+        wanted = low + size * (high - low)
+        for block, title in ((RANGED, "0 lora"), (Block(1, "craft", CHOSEN), "1 craft")):
+            flat = space.parameters(next(sample((block,), 0))) | {"block": title, "size": size, "learning_rate": 0.5}
+            chosen = space.point(flat)
+            sized = "rank" if block is RANGED else "ranks"
+            sizes = range(1, 65) if block is RANGED else CHOSEN["ranks"].values  # type: ignore[union-attr]
+            costs = [
+                known_cost(Point(chosen.block, chosen.method, chosen.parameters | {sized: size}, chosen.training))
+                for size in sizes
+            ]
+            gap = abs(math.log(known_cost(chosen)) - wanted)
+            assert gap == pytest.approx(min(abs(math.log(nearest) - wanted) for nearest in costs))
+
+
+def test_a_rate_is_a_place_in_each_method_s_own_range() -> None:
+    wide = Block(1, "bitfit", {"learning_rate": Range(1e-3, 1e-1, "log_uniform")})
+    space = FlatSpace((RANGED, wide), lambda point: None)
+    assert "size" not in space.distributions, "no cost is known beforehand"
+    for block, low in ((RANGED, 1e-4), (wide, 1e-3)):
+        flat = space.parameters(next(sample((block,), 0))) | {"learning_rate": 0.25}
+        assert space.point(flat).values["learning_rate"] == pytest.approx(low * 10**0.5)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,57 +13,51 @@ from orchestrator.record.state import Entry
 from orchestrator.search.scheduler import Candidate, Promotion, candidate_of
 from tests.orchestrator.plans import rank, toy_plan
 
-Told = tuple[Candidate, float, float, bool]
-
 
 def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Candidate:
     return Candidate(f"{name} {task} {seed}", name, (task, seed), (cost,))
 
 
-def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, factor: float) -> bool:
-    """The definition, over all reports so far, each of which is at one rung: whether the trial of report `at` may go on.
+class Told(NamedTuple):
+    """A report at the only rung, of epoch 1."""
 
-    Args:
-        went: places in `reports` of those that went on, before.
-    """
-    candidate, epoch, score, _ = reports[at]
-    there = [place for place, (other, when, _, _) in enumerate(reports) if other.group == candidate.group and when == epoch]
-    if len({reports[place][2] for place in there}) == 1:
+    candidate: Candidate
+    score: float
+
+
+def may_go_on(at: int, reports: list[Told], went: list[int], factor: float) -> bool:
+    """The definition, over all reports so far: whether the trial of a report may go on, after those at the places `went`."""
+    one = reports[at]
+    there = [place for place, other in enumerate(reports) if other.candidate.group == one.candidate.group]
+    if len({reports[place].score for place in there}) == 1:
         return True
-    rivals = [place for place in there if reports[place][0].costs[0] <= candidate.costs[0]]
-    better = sum(reports[place][2] > score for place in rivals)
-    equals = sum(reports[place][2] == score for place in rivals if place in went)
+    rivals = [place for place in there if reports[place].candidate.costs <= one.candidate.costs]
+    better = sum(reports[place].score > one.score for place in rivals)
+    equals = sum(reports[place].score == one.score for place in rivals if place in went)
     return better + equals < max(1, math.floor(len(rivals) / factor))
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(seed: int) -> None:
+    """Rivals are no larger adapters, on the same task with the same seed."""
     draw = random.Random(seed)
     factor = draw.choice([2.0, 3.0, 4.0])
-    rule = Promotion(1.0, factor)
-    reports: list[Told] = []
-    went: list[int] = []
-    later = 0
+    rule, reports, went, later = Promotion(1.0, factor), list[Told](), list[int](), 0
     for number in range(60):
-        told = (
-            one(f"c{number}", float(draw.randint(1, 4)), draw.choice(["rte", "mrpc"])),
-            1.0,
-            float(draw.randint(0, 6)),
-            False,
-        )
-        reports.append(told)
-        expected = may_be_promoted(reports, went, number, factor)
-        assert rule.pauses(*told) is not expected
+        candidate = one(f"c{number}", float(draw.randint(1, 4)), draw.choice(["rte", "mrpc"]), draw.choice([0, 0, 0, 1]))
+        reports.append(Told(candidate, float(draw.randint(0, 6))))
+        expected = may_go_on(number, reports, went, factor)
+        assert rule.pauses(candidate, 1.0, reports[number].score) is not expected
         if expected:
             went.append(number)
-        for place in range(number):
-            if place not in went:
-                expected = may_be_promoted(reports, went, place, factor)
-                assert rule.may_be_promoted(reports[place][0].configuration) is expected
-                if expected and draw.random() < 0.5:
-                    rule.promote(reports[place][0].configuration)
-                    went.append(place)
-                    later += 1
+        for place in {*range(number)} - {*went}:
+            name = reports[place].candidate.configuration
+            expected = may_go_on(place, reports, went, factor)
+            assert rule.may_be_promoted(name) is expected
+            if expected and draw.random() < 0.5:
+                rule.promote(name)
+                went.append(place)
+                later += 1
     assert later
 
 
@@ -81,17 +75,10 @@ def test_the_end_of_a_trial_is_a_rung_too() -> None:
     rule = Promotion(100.0, 2.0)
     assert all(rule.pauses(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)))
     assert [rule.may_be_promoted(name) for name in "abc"] == [True, False, False]
+    assert rule.next_turn({"b": [one("b")]}) == one("b"), "only its result, which was lost, or a size is missing"
+    assert rule.next_turn({"b": [one("b", task="mrpc")]}) is None, "another trial of it waits"
     rule.pauses(one("d"), 2.0, 0.0, last=True)
     assert [rule.may_be_promoted(name) for name in "abcd"] == [True, True, False, False]
-
-
-def test_a_trained_trial_whose_result_was_lost_is_not_thrown_away() -> None:
-    rule = Promotion(100.0, 3.0)
-    for name, score in (("a", 90.0), ("b", 80.0)):
-        assert rule.pauses(one(name), 2.0, score, last=True)
-    assert not rule.may_be_promoted("b")
-    assert rule.next_turn({"b": [one("b")]}) == one("b"), "only its result, or a size, is missing"
-    assert rule.next_turn({"b": [one("b", task="mrpc")]}) is None, "another trial of it waits"
 
 
 def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
@@ -102,17 +89,6 @@ def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None
         rule.pauses(one(name, task="cola"), 0.5, 0.0)
         rule.pauses(one(name, task="mrpc"), 0.5, mrpc)
     assert rule.next_of(trials).group[0] == "mrpc"
-
-
-def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
-    rule = Promotion()
-    for place in range(9):
-        for epoch in (1, 3, 9, 27):
-            rule.pauses(one(f"t{place}", task="sst2"), epoch, 99.0)
-            rule.pauses(one(f"t{place}", seed=1), epoch, 99.0)
-            rule.pauses(one(f"t{place}", cost=1000), epoch, 99.0)
-    assert not any(rule.pauses(one("new", cost=10), epoch, 1.0) for epoch in (1, 3, 9, 27))
-    assert rule.pauses(one("equal", cost=1000), 1, 1.0), "of equal size, one of the same low scores waits"
 
 
 def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Spaces: what grid and samples draw, and blocks of method: peft, whose config's keys are dimensions that the plan counts."""
+"""What samples draw, and blocks of `method: peft`, whose config's keys are dimensions that the plan counts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 
 import jsonschema
@@ -20,7 +20,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
-from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, grid, neighbours, sample
+from orchestrator.sweepfile.space.dimensions import Block, Choice, grid, neighbours, sample
 from tests.orchestrator.plans import config_alone
 from tests.orchestrator.recorded import summarize
 
@@ -30,37 +30,6 @@ def block(content: dict, index: int = 0) -> Block:
     assert not mistakes
     assert parsed is not None
     return parsed
-
-
-CRAFT = block(
-    {"method": "craft", "ranks": {"values": [["all", 8, 8], ["all", 16, 16]]}, "learning_rate": {"values": [1e-3, 1e-2]}}
-)
-LORA = block({"method": "lora", "r": {"values": [1, 2, 4]}, "epochs": 2}, 1)
-
-
-def test_grid_is_the_product_of_each_block_and_nothing_across_blocks() -> None:
-    points = list(grid((CRAFT, LORA)))
-    expected = [
-        Point(0, "craft", {"ranks": ranks}, {"learning_rate": rate})
-        for ranks, rate in product([["all", 8, 8], ["all", 16, 16]], [1e-3, 1e-2])
-    ]
-    expected += [Point(1, "lora", {"rank": rank}, {"epochs": 2.0}) for rank in (1, 2, 4)]
-    assert points == expected
-    assert len(points) == CRAFT.size + LORA.size
-
-
-def test_grid_refuses_a_range() -> None:
-    with pytest.raises(ValueError, match=r"space\.0: dropout cannot be enumerated"):
-        list(grid((block({"method": "craft", "dropout": {"min": 0.0, "max": 0.1}}),)))
-
-
-def test_samples_are_seeded_and_a_shorter_draw_is_the_beginning_of_a_longer() -> None:
-    searched = block({"method": "craft", "dropout": {"min": 0.0, "max": 0.5}, "scaling": {"values": [1.0, 2.0]}})
-    first = list(islice(sample((searched, LORA), 7), 20))
-    again = list(islice(sample((searched, LORA), 7), 50))
-    assert again[:20] == first
-    assert list(islice(sample((searched, LORA), 8), 20)) != first
-    assert {point.method for point in again} == {"craft", "lora"}
 
 
 @pytest.mark.parametrize(
@@ -108,19 +77,9 @@ name: small
 model: MODEL
 tasks: [toy/sentiment]
 space:
-  - method: peft
-    peft_type: lily
-    config: {r: {values: [2, 4]}, num_B: 2}
-    projections: [q, k, v, o]
-  - method: peft
-    peft_type: HIRA
-    config:
-      r: 4
-    learning_rate: {values: [1e-3, 1e-2]}
-  - method: peft
-    peft_type: FROD
-    config:
-      sparse_rate: 0.01
+  - {method: peft, peft_type: lily, config: {r: {values: [2, 4]}, num_B: 2}, projections: [q, k, v, o]}
+  - {method: peft, peft_type: HIRA, config: {r: 4}, learning_rate: {values: [1e-3, 1e-2]}}
+  - {method: peft, peft_type: FROD, config: {sparse_rate: 0.01}}
 """
 
 
@@ -157,8 +116,6 @@ def test_points_hold_config_as_peft_takes_it() -> None:
     near = next(sample((LILY,), 0))
     for other in neighbours((LILY,), near, 1):
         assert sum(other.values[name] != near.values[name] for name in near.values) == 1
-    small = block({"method": "peft", "peft_type": "LILY", "config": {"r": {"values": [2, 4]}}})
-    assert [point.parameters["config"] for point in grid((small,))] == [{"r": 2}, {"r": 4}]
     alone = block({"method": "peft", "peft_type": "BEFT"})
     assert [point.parameters for point in grid((alone,))] == [{"peft_type": "BEFT"}]
 
@@ -181,13 +138,7 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
     assert len({configuration.id for configuration in plan.configurations}) == 5
     flat = flat_parameters(plan.trials[0].run)
     assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
-
-
-def test_results_are_grouped_by_type(file: Path) -> None:
-    sweep = load_sweep(file)
-    plan = make_plan(sweep)
-    summaries = summarize(plan.trials, {}, plan.counts)
-    assert {summary.method for summary in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
+    assert {row.method for row in summarize(plan.trials, {}, plan.counts)} == {"peft LILY", "peft HIRA", "peft FROD"}
     for tuned, together in (("config.r", True), ("projections", False)):
         tuning = load_sweep(file, [f"replication={{seeds: [9], tuned: [{tuned}]}}"])
         assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together

@@ -11,6 +11,7 @@ from craft.methods import METHODS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import Source, read_yaml
+from orchestrator.sweepfile.settings import parse_duration
 from orchestrator.sweepfile.sweep import Sweep
 
 ROOT = Path(__file__).parents[3]
@@ -31,31 +32,9 @@ space:
 """
 
 
-def write(folder: Path, text: str) -> Path:
-    path = folder / "sweep.yaml"
-    path.write_text(text)
-    return path
-
-
 def load(folder: Path, text: str, *overrides: str) -> Sweep:
-    return load_sweep(write(folder, text), overrides)
-
-
-def refused(folder: Path, text: str, *overrides: str) -> list[str]:
-    with pytest.raises(SweepError) as error:
-        load(folder, text, *overrides)
-    return error.value.lines
-
-
-def test_a_good_file_says_what_it_says(tmp_path: Path) -> None:
-    sweep = load(tmp_path, GOOD)
-    assert sweep.training.learning_rate == 1e-4  # YAML 1.1 would read the text "1e-4"
-    assert sweep.seeds == (0, 1)
-    assert sweep.objectives == {"score": "maximize", "trainable_parameters": "minimize"}
-    craft, lora = sweep.blocks
-    assert craft.dimensions["ranks"].values == (["all", 16, 16], ["all", 32, 32])  # type: ignore[union-attr]
-    assert lora.dimensions["rank"].values == (1, 4)  # type: ignore[union-attr]  # `r` is LoRA's own word for it
-    assert lora.dimensions["learning_rate"].values == (1e-3, 3e-3)  # type: ignore[union-attr]
+    (folder / "sweep.yaml").write_text(text)
+    return load_sweep(folder / "sweep.yaml", overrides)
 
 
 def test_a_choice_wins_over_the_task_and_the_task_over_its_suite(tmp_path: Path) -> None:
@@ -86,11 +65,6 @@ def test_overrides_change_one_value_each(tmp_path: Path) -> None:
     assert sweep.resources.cpu == 2
 
 
-def changed(old: str, new: str) -> str:
-    assert old in GOOD
-    return GOOD.replace(old, new)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -109,10 +83,11 @@ def test_what_is_no_file_is_refused(tmp_path: Path, make: object, said: str) -> 
 def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(here: Path) -> None:
     (here / "sub").mkdir()
     custom = "data: {custom: {mine: {train: mine.csv, text: text, label: label}}}\n"
-    text = changed("[toy/sentiment]", "[custom/mine]") + custom
-    (line,) = refused(here / "sub", text)
-    assert f"data.custom.mine.train: no file mine.csv next to the sweep file ({here}/sub" in line
-    assert f"nor in the current folder ({here})" in line
+    text = GOOD.replace("[toy/sentiment]", "[custom/mine]") + custom
+    with pytest.raises(SweepError) as error:
+        load(here / "sub", text)
+    assert f"data.custom.mine.train: no file mine.csv next to the sweep file ({here}/sub" in str(error.value)
+    assert f"nor in the current folder ({here})" in str(error.value)
     for folder in (here, here / "sub"):
         (folder / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
         assert load(here / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
@@ -129,7 +104,9 @@ def test_every_method_that_runs_on_a_cpu_is_in_the_baselines_once() -> None:
 
 
 def test_of_many_mistakes_twenty_are_named(tmp_path: Path) -> None:
-    lines = refused(tmp_path, GOOD + "".join(f"key{number}: 1\n" for number in range(3000)))
+    with pytest.raises(SweepError) as error:
+        load(tmp_path, GOOD + "".join(f"key{number}: 1\n" for number in range(3000)))
+    lines = error.value.lines
     assert len(lines) == 21
     assert "sweep.yaml:12: key0: unknown key 'key0'" in lines[0]
     assert lines[-1] == "and 2,980 more"
@@ -154,6 +131,11 @@ MEANT: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
 @pytest.mark.parametrize("written", MEANT)
 def test_two_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -> None:
     file = tmp_path / "sweep.yaml"
@@ -166,21 +148,30 @@ def test_two_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -
 
 AUTO = (
     "name: t\nmodel: m\ntasks: [toy/sentiment]\nsearch: {{algorithm: auto, configurations: {trials}}}\n"
-    "space: [{{method: lora, rank: {{values: [1, 2, 4, 8]}}, learning_rate: {rates}}}]\n"
+    "space: [{{method: lora, {searched}}}]\n"
 )
-VALUES, RANGE = "{values: [1e-4, 1e-3]}", "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
+RANKS = "rank: {values: [1, 2, 4, 8]}, learning_rate: "
+VALUES, RANGE = RANKS + "{values: [1e-4, 1e-3]}", RANKS + "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
+NAMES = "projections: {values: [[q], [v], [q, v]]}"
 
 
 @pytest.mark.parametrize(
-    ("trials", "rates", "chosen"),
-    [(8, VALUES, "grid"), (7, VALUES, "gp"), (8, RANGE, "gp"), (250, RANGE, "gp"), (251, RANGE, "tpe")],
+    ("trials", "searched", "chosen"),
+    [
+        (8, VALUES, "grid, because"),
+        (7, VALUES, "gp, because"),
+        (8, RANGE, "gp, because"),
+        (250, RANGE, "gp, because"),
+        (251, RANGE, "tpe, because"),
+        (2, NAMES, "tpe, because what is searched are names alone"),
+    ],
 )
-def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, trials: int, rates: str, chosen: str) -> None:
-    sweep = load(tmp_path, AUTO.format(trials=trials, rates=rates))
-    assert sweep.search.algorithm == chosen
-    assert (sweep.chosen or "").startswith(f"{chosen}, because")
-    assert sweep.search.configurations == (None if chosen == "grid" else trials)
-    own = load(tmp_path, AUTO.format(trials=trials, rates=rates), "search.algorithm=tpe", "scheduler.name=promotion")
+def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, trials: int, searched: str, chosen: str) -> None:
+    sweep = load(tmp_path, AUTO.format(trials=trials, searched=searched))
+    assert (sweep.chosen or "").startswith(f"{sweep.search.algorithm}, because")
+    assert (sweep.chosen or "").startswith(chosen)
+    assert sweep.search.configurations == (None if sweep.search.algorithm == "grid" else trials)
+    own = load(tmp_path, AUTO.format(trials=trials, searched=searched), "search.algorithm=tpe", "scheduler.name=promotion")
     assert (own.search.algorithm, own.scheduler.name, own.chosen) == ("tpe", "promotion", None)
 
 
@@ -190,8 +181,3 @@ def test_trials_of_a_block_may_be_stopped_where_they_alone_are_longer_than_the_g
     assert load(tmp_path, text + space).scheduler.grace == 3
     with pytest.raises(SweepError, match="training has 2, so nothing would ever be stopped"):
         load(tmp_path, text + space.replace("9", "2"))
-
-
-def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> None:
-    text = AUTO.format(trials=2, rates="1e-3, projections: {values: [[q], [v], [q, v]]}").replace("{values: [1, 2, 4, 8]}", "4")
-    assert str(load(tmp_path, text).chosen).startswith("tpe, because what is searched are names alone")

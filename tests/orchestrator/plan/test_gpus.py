@@ -1,4 +1,4 @@
-"""What a plan costs on a GPU, next to operations that were counted by hand, layer by layer."""
+"""What a plan costs on GPUs, next to operations that were counted by hand, layer by layer, and how trials share them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from craft.spec import RunSpec
+from craft.trainer import counting
 from orchestrator.commands.api import plan
 from orchestrator.plan.gpu_costs import (
     CARDS,
@@ -24,8 +26,12 @@ from orchestrator.plan.gpu_costs import (
     speed_on,
 )
 from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.table import gpu_lines
+from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way, refusal
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.resources import Resources
 from tests.orchestrator.conftest import Cli
+from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
 H100 = CARDS["H100"]
@@ -123,40 +129,100 @@ def test_the_micro_batch_that_fits_depends_on_the_memory(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--gpu", "H10"], "no GPU 'H10' in the table. Did you mean 'H100'?"),
-        (["--gpu", "rtx4091"], "Did you mean 'RTX 4090'?"),
+        (["--gpu", "rtx4091"], "no GPU 'rtx4091' in the table. Did you mean 'RTX 4090'?"),
         (["--gpu", "TPU"], "describe another one with --tflops N --memory SIZE"),
         (["--gpus", "8"], "go with --gpu NAME"),
-        (["--memory", "3GB"], "go with --gpu NAME"),
         (["--tflops", "0"], "--tflops: got 0; a number above 0"),
         (["--tflops", "1", "--memory", "lots"], "--memory: got 'lots'; give a size above 0"),
     ],
 )
 def test_a_wrong_gpu_is_refused_before_anything_is_planned(options: list[str], message: str, cli: Cli) -> None:
     assert message in " ".join(cli("plan", "absent.yaml", *options, status=2).err.split())
+    assert (find_card("rtx4090"), find_card("h100", tflops=500.0).bfloat16) == (CARDS["RTX 4090"], 500.0)
 
 
-def test_names_are_read_in_any_case_and_numbers_replace_the_tables() -> None:
-    assert find_card("rtx4090") == CARDS["RTX 4090"]
-    assert find_card("h100", tflops=500.0).bfloat16 == 500.0
-    assert find_card("L4", memory="20GiB").memory == 20 * 2**30
-
-
-def test_without_data_the_plan_has_steps_and_says_where_the_data_are(tmp_path: Path, cli: Cli) -> None:
+def test_without_data_the_plan_has_steps_and_its_report_and_python_the_cost(tmp_path: Path, cli: Cli) -> None:
     plan_of(tmp_path, "RoBERTa-base", "glue/cola")
-    out = " ".join(cli("plan", str(tmp_path / "sweep.yaml"), "--gpu", "L4", "--set", "training.max_steps=null").out.split())
+    file = str(tmp_path / "sweep.yaml")
+    out = " ".join(cli("plan", file, "--gpu", "L4", "--set", "training.max_steps=null").out.split())
     assert f" {2 * 3 * -(-8551 // 8):,} " in out
     assert "?" not in out
     assert "the data of glue/cola are not here. They are in the hub's nyu-mll/glue" in out
     assert "--set data.root=FOLDER" in out
     assert "L4: " in out
-
-
-def test_the_report_and_python_have_the_cost(tmp_path: Path, cli: Cli) -> None:
-    plan_of(tmp_path, "RoBERTa-base", "glue/cola")
-    file = str(tmp_path / "sweep.yaml")
     part = cli("plan", file, "--gpu", "L4", "--gpus", "2", "--json").report["gpu"]
     cost = plan(file).cost("L4", 2)
     assert cost.longest_texts
     assert part == {name: value for name, value in vars(cost).items() if name != "lines"}
     assert cli("plan", file, "--json").report["gpu"] is None
+
+
+GIB = 2**30
+
+
+def test_slots_count_whole_trials_on_one_machine() -> None:
+    eight = {"CPU": 64, "GPU": 8}
+    assert [Resources(gpu=3).slots(*machines) for machines in ([eight], [eight, eight])] == [2, 4]
+    assert Resources(gpu=0.6).slots({"CPU": 8, "GPU": 2}) == 2, "a share lies on one GPU"
+    assert Resources(gpu=4, cpu=20).slots(eight) == 0
+    assert Resources(processes=2, cpu=0.5).slots({"CPU": 2}) == 2
+
+
+def test_a_block_says_how_the_gpus_of_the_file_are_shared(tmp_path: Path) -> None:
+    sweep = toy_sweep(tmp_path, "resources: {gpu: 2}\nspace: [{method: lora, rank: 1, resources: {parallel: shard}}]\n")
+    assert sweep.shares == [Resources(gpu=2, parallel="shard")]
+
+
+def shared(folder: Path, resources: str, estimate: int | None = None) -> Plan:
+    """A plan of two blocks; the estimate is a GiB for each example of a micro-batch, unless given."""
+    blocks = "  - {method: lora, rank: 2, batch_size: 8}\n  - {method: full, batch_size: 21}\n"
+    sweep = toy_sweep(folder, f"resources: {resources}\nspace:\n{blocks}")
+    return count(sweep, memory=lambda run: run.training.batch_size * GIB if estimate is None else estimate)
+
+
+def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp_path: Path) -> None:
+    cards = [Gpu("A100", 80 * GIB), Gpu("A100", 40 * GIB)]
+    (line,) = gpu_lines(shared(tmp_path, "{gpu: 0.25}"), cards)
+    assert line.doubt
+    assert "about 21.0 GiB each of 10.0 GiB (A100)" in line.value
+    assert "too small for Full fine-tuning" in line.value
+    assert "LoRA" not in line.value
+    assert "(21.0 GiB): resources.gpu 1; 8 at once on 2 GPUs, 0 idle" in line.value
+    assert "; 4 at once on 2 GPUs, 0.4 idle" in gpu_lines(shared(tmp_path, "{gpu: 0.4}"), cards)[0].value
+    assert not gpu_lines(shared(tmp_path, "{gpu: 1}"), cards)[0].doubt
+    (line,) = gpu_lines(shared(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
+    assert "(21.0 GiB): more GPUs or less memory" in line.value
+    near = [shared(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + more) for more in (0, 1)]
+    assert [gpu_lines(plan, [Gpu("L4", 20 * GIB)])[0].doubt for plan in near] == [False, True], "the context counts"
+
+
+def test_the_way_is_the_one_that_fits(tiny_bert: str) -> None:
+    run, four = RunSpec(model=tiny_bert, task="toy/sentiment", method="full"), Resources(gpu=4)
+    whole, part = (counting.estimated_memory(run, way=way, count=4) for way in ("replicate", "shard"))
+    assert part < whole < counting.estimated_memory(run)
+    assert choose_way(run, four, whole + CONTEXT_BYTES).way == "replicate"
+    assert choose_way(run, four, whole + CONTEXT_BYTES - 1)[:2] == ("shard", part)
+    assert choose_way(run, Resources(processes=4), None).way == "replicate"
+    assert choose_way(run, Resources(gpu=4, parallel="replicate"), 1).way == "replicate"
+    quantized = RunSpec(model=tiny_bert, task="toy/sentiment", method="qlora")
+    assert choose_way(quantized, four, 1).way == "layers"
+    assert "quantized" in (refusal("qlora", {}, "shard") or "")
+    assert refusal("qlora", {}, "layers") is None
+
+
+def test_the_plan_says_how_processes_share_a_trial_and_what_stays_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "estimated_memory", lambda _run, way, count: 12 * GIB // (count if way == "shard" else 1))
+    plan = shared(tmp_path, "{gpu: 3}")
+    (line,) = gpu_lines(plan, [Gpu("A100", 80 * GIB)], [8.0])
+    assert line.value.startswith("3 processes, each with ")
+    assert "about 12.0 GiB each of 80.0 GiB (A100); replicate (the model fits on one GPU)" in line.value
+    assert line.value.endswith("2 at once on 8 GPUs, 2 idle")
+    assert line.doubt
+    (line,) = gpu_lines(plan, [Gpu("L4", 8 * GIB)], [6.0])
+    assert "about 4.0 GiB each of 8.0 GiB (L4); " in line.value
+    assert "shard (12.0 GiB do not fit on one GPU)" in line.value
+    assert not line.doubt
+    (line,) = gpu_lines(plan, [Gpu("old", 4 * GIB)], [6.0])
+    assert "too small for" in line.value
+    (line,) = gpu_lines(plan, [], [6.0])
+    assert "shard where a GPU has less than 12.5 GiB, with 4.0 GiB each" in line.value

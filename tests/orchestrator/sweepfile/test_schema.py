@@ -1,9 +1,14 @@
-"""Files drawn from the sweep file's schema: each loads, or a SweepError says why not."""
+"""docs/sweep-file.md and docs/sweep-file.schema.json say what the code says, and the schema takes what `load_sweep` takes:
+files that are drawn from it load, or a SweepError says why not."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import os
+import subprocess
+import sys
 from functools import reduce
 from pathlib import Path
 from random import Random
@@ -11,13 +16,107 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
-from orchestrator.sweepfile.load import load_sweep
+from craft.methods import METHODS
+from docs.generate import SWEEP_SCHEMA
+from orchestrator.sweepfile.load import check, load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.plain_yaml import read_yaml
 from orchestrator.sweepfile.schema import sweep_schema
+from orchestrator.sweepfile.space.blocks import parameter_names
 
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted((ROOT / "sweeps").rglob("*.yaml"))
 SCHEMA = sweep_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "model": "m",
+    "tasks": ["toy/sentiment"],
+    "space": [{"method": "craft", "ranks": ["all", 16, 16]}, {"method": "lora", "r": {"values": [1, 4]}}],
+}
+
+
+def test_the_files_are_what_the_code_says_in_any_process() -> None:
+    program = """
+from docs.generate import files
+print([path.name for path, text in files().items() if path.read_text(encoding="utf-8") != text])
+"""
+    for seed in ("1", "2"):  # nothing may depend on the order of sets
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+        )
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n"), "run python docs/generate.py"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shipped_sweep_names_the_schema_and_keeps_to_it(path: Path) -> None:
+    first = path.read_text().partition("\n")[0]
+    opening = "# yaml-language-server: $schema="
+    assert first.startswith(opening)
+    assert (path.parent / first.removeprefix(opening)).resolve() == ROOT / "docs" / SWEEP_SCHEMA
+    VALIDATOR.validate(read_yaml(path).content)
+    VALIDATOR.validate(yaml.safe_load(load_sweep(path).to_yaml()))  # the effective file, with every default written out
+
+
+@pytest.mark.slow
+def test_check_jsonschema_takes_every_shipped_sweep() -> None:
+    pytest.importorskip("check_jsonschema", reason="pip install -e '.[check-jsonschema]'")
+    command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(ROOT / "docs" / SWEEP_SCHEMA)]
+    done = subprocess.run([*command, *map(str, SHIPPED)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "ok -- validation done"), done.stdout
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_name_of_every_parameter_is_a_key_of_its_block(method: str) -> None:
+    for name, canonical in parameter_names(METHODS[method]).items():
+        block = {"method": method, name: {"values": [7]}}
+        wrong = {error.json_path for error in VALIDATOR.iter_errors({**SMALL, "space": [block]})}
+        assert wrong <= {f"$.space[0].{name}"}, canonical  # the key is known, though 7 may not be a value of it
+
+
+def test_every_key_has_a_meaning() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    parts = {"": SCHEMA, **SCHEMA["$defs"]}
+    without = [
+        f"{name}.{key}"
+        for name, part in parts.items()
+        for key, one in part.get("properties", {}).items()
+        if not one.get("description") and "SearchedTraining" not in str(one) and key != "method"
+    ]
+    assert without == []
+
+
+MISTAKES: dict[str, tuple[tuple[str | int, ...], Any]] = {
+    "unknown key": (("trainig",), {}),
+    "unknown method": (("space", 0, "method"), "crafft"),
+    "parameter of another method": (("space", 0, "rank"), 8),
+    "unknown key of a range": (("space", 1, "r", "maximum"), 8),
+    "key of no scheduler": (("scheduler",), {"name": "promotion", "rivals": 2}),
+    "name that climbs": (("name",), "../small"),
+    "custom task without a label": (("data",), {"custom": {"mine": {"train": "a.csv", "text": "t"}}}),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_the_schema_refuses_what_the_loader_refuses(case: str) -> None:
+    path, value = MISTAKES[case]
+    content = copy.deepcopy(SMALL)
+    assert VALIDATOR.is_valid(content)
+    here: Any = content
+    for part in path[:-1]:
+        here = here[part]
+    here[path[-1]] = value
+    assert check(SMALL)[1] == []
+    assert check(content)[1], "the loader takes this"
+    assert not VALIDATOR.is_valid(content)
+
+
 TEXTS = [
     "",
     "a",
@@ -35,11 +134,9 @@ TEXTS = [
     "\x07",
     "\x00",
     "\ud7ff",
-    "a" * 90,
     "%s",
 ]
 BY_PATTERN = {"custom/": ["custom/a"], r"^\s*": ["1 h", "2GiB", "0s", " 3 min", "9" * 400 + " h"], "^[A": ["a", "A.b-c_d", "0"]}
-SMALL = {"name": "small", "model": "m", "tasks": ["toy/sentiment"], "space": [{"method": "craft", "ranks": ["all", 16, 16]}]}
 NUMBERS = [0, 1, 2, 3, 0.5, -1, 7, 64, 1e-9, 1e9, 1e300, 10**30, -0.0, 5e-324]
 
 
