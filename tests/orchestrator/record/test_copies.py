@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from orchestrator.commands import session
 from orchestrator.commands.session import open_session
+from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
@@ -30,6 +32,9 @@ def test_a_copy_gets_an_id_of_its_own_and_a_moved_sweep_keeps_its(tmp_path: Path
     run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
     sweep_id, written = read_state(first / "log.jsonl").sweep_id, (first / "log.jsonl").read_bytes()
     shutil.copytree(first, second)
+    shared = f"file://{tmp_path / 'shared'}"
+    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to {shared}"):
+        open_session(plan, SweepFolder(second), Options(storage=shared, resume=True)).__enter__()
     with driving(plan, second) as driver:
         assert driver.copied_from == first
         assert driver.state.sweep_id != sweep_id
@@ -66,15 +71,6 @@ def test_ray_that_runs_in_the_process_is_to_be_shut_down_first(tmp_path: Path, m
     with pytest.raises(ValueError, match=r"call ray\.shutdown\(\) first"):
         open_session(toy_plan(tmp_path, SWEEP), SweepFolder(tmp_path / "s"), Options()).__enter__()
     assert not (tmp_path / "s").exists()
-
-
-def test_a_copy_may_not_write_to_the_storage_of_the_original(tmp_path: Path) -> None:
-    plan, first, second = toy_plan(tmp_path, SWEEP), tmp_path / "first", tmp_path / "second"
-    run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
-    shutil.copytree(first, second)
-    options = Options(storage=f"file://{tmp_path / 'shared'}", resume=True)
-    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to file://{tmp_path / 'shared'}"):
-        open_session(plan, SweepFolder(second), options).__enter__()
 
 
 def test_artifacts_of_a_copied_store_are_those_of_the_copy(empty_store: Path, tmp_path: Path) -> None:
@@ -137,51 +133,40 @@ storage: {storage}
 """
 
 
+def end_some(plan: Plan, count: int) -> None:
+    """Finishes so many trainings of a sweep."""
+    with driving(plan, plan.sweep.folder) as driver:
+        for _ in range(count):
+            job = start_next(driver)
+            (outcome,) = outcomes(job, lambda trial: 60.0)
+            driver.record_end(job.key, [replace(outcome, result=outcome.result.with_facts(data_fingerprint="a" * 64))])
+
+
 @pytest.mark.parametrize("ended", [1, 2])
-@pytest.mark.parametrize("same", [True, False])
-def test_a_session_prepares_once_after_its_files_moved(
-    tmp_path: Path, ended: int, same: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", ["the same rows", "other rows", "more seeds by the answer"])
+def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_rows(
+    tmp_path: Path, ended: int, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    same, more = case == "the same rows", "search: {until: answered}\n" if case.startswith("more") else ""
     plans = []
-    for place in (tmp_path / "old", tmp_path / "new"):
+    for place, text in ((tmp_path / "old", OWN_ROWS), (tmp_path / "new", OWN_ROWS + more)):
         place.mkdir()
         (place / "rows.csv").write_text("body,way\na,up\nb,down\n")
-        plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path)))
-    end_some(plans[0].sweep.folder, plans[0], ended)
+        plans.append(toy_plan(place, text.format(place=place, storage=tmp_path)))
+    end_some(plans[0], ended)
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
-    prepared = list[tuple[Needs, bool]]()
+    prepared = list[bool]()
 
     def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
-        prepared.append((needs, elsewhere))
+        prepared.append(elsewhere)
         return {"custom/mine": "a" * 64 if same else "b" * 64}
 
     monkeypatch.setattr(session, "prepare", prepare)
     with driving(plans[1], plans[1].sweep.folder) as driver:
-        if not same:
-            with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
-                session._prepare(driver, Console(quiet=True))
-        else:
+        if same:
             shared = session._prepare(driver, Console(quiet=True))
             assert (shared is None) == (ended == 2), "nothing is left to train"
-    assert [elsewhere for _, elsewhere in prepared] == [ended == 2]
-
-
-def test_seeds_that_the_answer_adds_train_on_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rows.csv").write_text("body,way\na,up\nb,down\n")
-    text = OWN_ROWS.format(place=tmp_path, storage=tmp_path)
-    plan = toy_plan(tmp_path, text)
-    end_some(plan.sweep.folder, plan, 2)
-    monkeypatch.setattr(session, "prepare", lambda needs, *, elsewhere=False: {"custom/mine": "b" * 64})
-    until = toy_plan(tmp_path, text + "search: {until: answered}\n")
-    with driving(until, plan.sweep.folder) as driver, pytest.raises(SweepError, match="the data of custom/mine are not what"):
-        session._prepare(driver, Console(quiet=True))
-
-
-def end_some(folder: Path, plan: object, count: int) -> None:
-    """Finishes so many trainings of a sweep."""
-    with driving(plan, folder) as driver:  # type: ignore[arg-type]
-        for _ in range(count):
-            job = start_next(driver)
-            (outcome,) = outcomes(job, lambda trial: 60.0)
-            result = outcome.result.with_facts(data_fingerprint="a" * 64)
-            driver.record_end(job.key, [type(outcome)(result)])
+        else:
+            with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
+                session._prepare(driver, Console(quiet=True))
+    assert prepared == [ended == 2 and not more]

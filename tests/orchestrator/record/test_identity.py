@@ -22,19 +22,13 @@ def spec(task: str = "glue/cola", **data: Any) -> RunSpec:
     return RunSpec.model_validate({"model": "m", "task": task, "method": "lora", "data": data})
 
 
-def test_a_trial_keeps_its_name_where_its_data_move_or_other_tasks_join() -> None:
-    other = {"train": "t.csv", "text": "body", "label": "queue"}
-    assert spec(root="/a").key == spec(root="/b").key == spec().key
-    assert spec(custom={"tickets": other}).key == spec().key
-    assert spec(generation={"beams": 1}).key == spec().key
-
-
-def test_what_decides_a_number_decides_the_name() -> None:
+def test_what_decides_a_number_decides_the_name_and_no_other_task_or_folder_does() -> None:
     one = {"train": "t.csv", "text": "body", "label": "queue"}
-    assert spec(search_fraction=0.2).key != spec().key
-    changed = spec("custom/tickets", custom={"tickets": {**one, "label": "team"}})
-    assert changed.key != spec("custom/tickets", custom={"tickets": one}).key
-    assert spec("commonsense", generation={"beams": 1}).key != spec("commonsense").key
+    own = [spec("custom/tickets", custom={"tickets": {**one, "label": label}}) for label in ("queue", "team")]
+    same = [spec(root="/a"), spec(root="/b"), spec(custom={"tickets": one}), spec(generation={"beams": 1}), spec()]
+    assert len({each.key for each in same}) == 1
+    others = [*own, spec(search_fraction=0.2), spec("commonsense"), spec("commonsense", generation={"beams": 1})]
+    assert len({each.key for each in (spec(), *others)}) == 6
 
 
 def test_the_place_of_files_on_a_machine_is_no_part_of_the_name() -> None:
