@@ -1,4 +1,4 @@
-"""Sizes of a training: in the file, the plan, the record, the worker, under every rule that judges trainings, and on real Ray."""
+"""Sizes of a training: in the file, the plan, the record, the worker, under every rule that judges trainings, on real Ray."""
 
 from __future__ import annotations
 

@@ -26,14 +26,8 @@ def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((FOLDER / name).read_text()))
 
 
-def run_arguments(command: str) -> list[str]:
-    """What a command line gives to `craft-sweeps run`; parsing them refuses an unknown flag."""
-    given = shlex.split(command.split("craft-sweeps run", 1)[1])
-    parse("run", given)
-    return given
-
-
 def parse(command: str, arguments: Sequence[str]) -> None:
+    """Refuses what is no option of the command."""
     build(COMMANDS).commands[command].make_context(command, [*arguments])
 
 
@@ -47,7 +41,8 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
     claim, job = documents("kuberay.yaml")
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    arguments = run_arguments(job["spec"]["entrypoint"])
+    arguments = shlex.split(job["spec"]["entrypoint"].split("craft-sweeps run", 1)[1])
+    parse("run", arguments)
     assert "--resume" in arguments
     assert "CRAFT_CONTINUE" in yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"], "or the first start is refused"
     storage = arguments[arguments.index("--storage") + 1]
@@ -58,54 +53,39 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
         (source,) = [mounted[path] for path in mounted if storage.startswith(f"{path}/")]
         assert volumes[source]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"], name
         assert pod["securityContext"]["runAsNonRoot"] is True
+        environment = {one["name"]: one for one in container["env"]}
+        for secret in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN"):
+            assert "secretKeyRef" in environment[secret]["valueFrom"], secret
 
 
-def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
+def test_files_keep_to_what_kubernetes_and_the_rayjobs_operator_know() -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     claim, job = documents("kuberay.yaml")
     known = kubernetes.latest_version()
-    kubernetes.validate(claim, known, strict=True)
+    for document in (claim, *documents("mlflow.kubernetes.yaml")):
+        kubernetes.validate(document, known, strict=True)
     spec = job["spec"]
     cluster = spec["rayClusterSpec"]
     # Pods submit the job by the head's dashboard, so it may not listen on loopback alone; the token is its lock.
     assert cluster["authOptions"] == {"mode": "token"}
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+    groups = cluster["headGroupSpec"], *cluster["workerGroupSpecs"]
+    for group in groups:
         assert "dashboard-host" not in group["rayStartParams"]
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-    groups = cluster["headGroupSpec"], *cluster["workerGroupSpecs"]
     for template in (spec["submitterPodTemplate"], *(group["template"] for group in groups)):
         kubernetes.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {}, **template}, known, strict=True)
     assert set(yaml.safe_load(spec["runtimeEnvYAML"])) <= {"env_vars", "working_dir", "pip", "py_modules"}
 
 
-def test_the_tracking_server_on_kubernetes_keeps_to_its_schema() -> None:
-    kubernetes = pytest.importorskip("kubernetes_validate")
-    for document in documents("mlflow.kubernetes.yaml"):
-        kubernetes.validate(document, kubernetes.latest_version(), strict=True)
-
-
-def test_credentials_come_from_a_secret_only() -> None:
-    _, job = documents("kuberay.yaml")
-    for pod in pods(job).values():
-        environment = {one["name"]: one for one in pod["containers"][0]["env"]}
-        for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN"):
-            assert "secretKeyRef" in environment[name]["valueFrom"], name
-
-
-def drain_arguments(given: Sequence[str]) -> dict[str, Any]:
-    """What Ray's own parser makes of `ray drain-node ...`."""
+def test_a_pod_that_is_to_end_is_drained_within_its_grace() -> None:
     from ray.scripts.scripts import cli
 
-    assert list(given[:2]) == ["ray", "drain-node"]
-    command = cli.commands["drain-node"]
-    return command.make_context("drain-node", list(given[2:])).params
-
-
-def test_a_pod_that_is_to_end_is_drained_within_its_grace() -> None:
     _, job = documents("kuberay.yaml")
     pod = pods(job)["gpu-spot"]
     (container,) = pod["containers"]
-    drained = drain_arguments(container["lifecycle"]["preStop"]["exec"]["command"])
+    ray, drain, *given = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert (ray, drain) == ("ray", "drain-node")
+    drained = cli.commands["drain-node"].make_context("drain-node", given).params
     assert drained["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
     assert drained["deadline_remaining_seconds"] < pod["terminationGracePeriodSeconds"]
     environment = {one["name"]: one.get("value") for one in container["env"]}

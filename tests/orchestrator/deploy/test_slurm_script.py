@@ -14,8 +14,6 @@ import pytest
 
 SLURM = Path(__file__).parents[3] / "orchestrator" / "deploy" / "slurm.sbatch"
 
-STATE = "RUNNING"
-
 
 def scheduler(folder: Path, driver: str) -> dict[str, str]:
     """An environment with a Slurm that is a few shell scripts, and `driver` as what the sweep's process does.
@@ -25,7 +23,7 @@ def scheduler(folder: Path, driver: str) -> dict[str, str]:
     """
     binaries = folder / "bin"
     binaries.mkdir()
-    (folder / "state").write_text(f"{STATE}\n")
+    (folder / "state").write_text("RUNNING\n")
     log = f'echo "$(basename "$0") $*" >> {folder}/calls\n'
     runs = f"grep -q RUNNING {folder}/state || {{ echo 'slurm_error: Job is not running' >&2; exit 1; }}\n"
     scripts = {
@@ -62,12 +60,10 @@ def calls(folder: Path) -> list[str]:
     return (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
 
 
-def wait_until_it_runs(folder: Path) -> None:
-    """Until the sweep trains and both machines have their node."""
-    nodes, until = folder / "nodes", time.monotonic() + 60
-    while not ("ready" in calls(folder) and nodes.exists() and len(nodes.read_text().split()) == 2):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+def run(folder: Path, driver: str, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the script beside a Slurm that may be broken by now."""
+    env = (scheduler(folder, driver) if driver else {}) | environment
+    return subprocess.run(["bash", SLURM, *flags], env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +86,7 @@ def test_the_slurm_job_says_what_is_wrong(
     env = scheduler(tmp_path, "sleep 1") | {"SLURMD_NODENAME": "node2"}
     for name, script in broken.items():
         (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
-    done = subprocess.run(
-        ["bash", SLURM], env=env | change, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(tmp_path, "", **env | change)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert not [call for call in calls(tmp_path) if call.startswith("python -m")], "nothing was started"
     assert not (tmp_path / "s3:").exists()
@@ -100,10 +94,7 @@ def test_the_slurm_job_says_what_is_wrong(
 
 
 def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path) -> None:
-    env = scheduler(tmp_path, "echo continue: $CRAFT_CONTINUE; sleep 2; exit 2")
-    done = subprocess.run(
-        ["bash", SLURM, "--quiet"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(tmp_path, "echo continue: $CRAFT_CONTINUE; sleep 2; exit 2", "--quiet")
     assert done.returncode == 2, done.stderr
     assert not done.stderr, "the script itself has nothing to say"
     seen = calls(tmp_path)
@@ -142,16 +133,14 @@ def end(folder: Path, change: dict[str, str], ending: Callable[[subprocess.Popen
     """Runs the script until its sweep trains, lets it end by `ending`, and returns its exit status."""
     env = scheduler(folder, driver) | change
     process = subprocess.Popen(["bash", SLURM], env=env, cwd=folder, stdout=subprocess.PIPE, text=True)
-    wait_until_it_runs(folder)
+    nodes, until = folder / "nodes", time.monotonic() + 60
+    # The sweep trains and both machines have their node.
+    while not ("ready" in calls(folder) and nodes.exists() and len(nodes.read_text().split()) == 2):
+        assert time.monotonic() < until
+        time.sleep(0.1)
     ending(process)
     process.communicate(timeout=60)
     return process.returncode
-
-
-def signal_steps(folder: Path) -> None:
-    """Signals the steps alone, as a preemption and `scancel --signal=TERM` do."""
-    for node in (folder / "nodes").read_text().split():
-        os.kill(int(node), signal.SIGTERM)
 
 
 SLOW = pytest.mark.slow
@@ -181,8 +170,9 @@ def test_the_slurm_job_is_queued_again_where_slurm_lets_it_run_on(
             (tmp_path / "preempted").touch()
         if number is not None:
             process.send_signal(number)
-        if number is None or state != "RUNNING":
-            signal_steps(tmp_path)
+        if number is None or state != "RUNNING":  # the steps alone, as a preemption and `scancel --signal=TERM` do
+            for node in (tmp_path / "nodes").read_text().split():
+                os.kill(int(node), signal.SIGTERM)
 
     status = end(tmp_path, change, ending)
     seen = calls(tmp_path)
@@ -211,14 +201,12 @@ def test_a_warning_that_comes_before_the_sweep_begins_does_not_queue_the_job_for
     ray.write_text(
         ray.read_text().replace('[ "$1" = status ] && exit\n', '[ "$1" = status ] && { kill -USR1 $PPID; exit 1; }\n')
     )
-    done = subprocess.run(["bash", SLURM], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = run(tmp_path, "", **env)
     assert (done.returncode, "give a longer --time" in done.stderr) == (2, True), done.stderr
     assert not [call for call in calls(tmp_path) if "requeue" in call]
 
 
 @pytest.mark.parametrize("plugin", ["linuxproc", "pgid"])
 def test_a_slurm_that_signals_all_processes_is_named(tmp_path: Path, plugin: str) -> None:
-    env = scheduler(tmp_path, "sleep 2")
     (tmp_path / "config").write_text(f"ProctrackType           = proctrack/{plugin}\n")
-    done = subprocess.run(["bash", SLURM], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert "trials continue from their last evaluation then" in done.stdout
+    assert "trials continue from their last evaluation then" in run(tmp_path, "sleep 2").stdout

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,40 +20,26 @@ from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
 from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tracking.desired import TRIAL_KIND
 from tests.orchestrator.driven import driving, start_next
-from tests.orchestrator.plans import count, toy_plan
+from tests.orchestrator.plans import rank, toy_plan
 from tests.orchestrator.record.played import STEPS, plan_of, progress
 from tests.orchestrator.recorded import printed
-
-SWEEP = """\
-name: mine
-model: sentence-transformers/all-MiniLM-L6-v2
-tasks: [custom/mail]
-seeds: {seeds}
-data: {{custom: {{mail: {{train: {file}, text: text, label: label}}}}}}
-space: [{{method: lora, rank: {{values: [1, 2]}}}}]
-"""
 
 
 @pytest.mark.parametrize(("seeds", "chance", "offered"), [([0], 50.0, True), ([0, 1, 2], 50.0, True), ([0, 1, 2], 95.0, False)])
 def test_an_adapter_is_offered_if_one_is_above_random_guessing(
     tmp_path: Path, seeds: list[int], chance: float, offered: bool
 ) -> None:
-    (tmp_path / "mail.csv").write_text("text,label\n" + "".join(f"letter {row},{row % 2}\n" for row in range(40)))
-    (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=seeds, file=tmp_path / "mail.csv"))
-    sweep = load_sweep(tmp_path / "mine.yaml", [f"storage={tmp_path / 'runs'}"])
-    plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
-    entries = []
+    plan = toy_plan(tmp_path, f"seeds: {seeds}\nspace: [{{method: lora, rank: {{values: [1, 2]}}}}]\n", rank)
+    entries = {}
     for trial in plan.trials:
-        score = 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed
-        result = TrialResult(trial.key, "finished", {"score": score}, {"random_guessing": chance}, 3, 1.0)
-        entries.append(replace(Entry(trial.trial, result), phase="ended"))
-    summaries = mark_front(summarize_entries(entries), sweep.objectives)
-    keys = {entry.key: entry for entry in entries}
-    state = State(entries=keys, wanted=dict.fromkeys(keys))
-    screen = printed(lambda console: show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", []))
+        score = {"score": 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed}
+        result = TrialResult(trial.key, "finished", score, {"random_guessing": chance}, 3, 1.0)
+        entries[trial.key] = Entry(trial.trial, result, "ended")
+    summaries = mark_front(summarize_entries(entries.values()), plan.sweep.objectives)
+    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0)
+    screen = printed(lambda console: show_outcome(plan, outcome, summaries, console, "sqlite:///x", []))
     assert ("craft-sweeps take" in screen) == offered
 
 
@@ -80,40 +66,28 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     assert printed(lambda console: show_unsent(1, Path("my runs/x"), console)).endswith("craft-sweeps replay 'my runs/x'\n")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
+ALIKE = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
 
 
-def after(reasons: list[str | None], running_since: tuple[float, ...] = ()) -> str | None:
-    """The trouble after these failures; None stands for a trial that trains."""
-    cause = CommonCause(Clock())
+@pytest.mark.parametrize(
+    ("reasons", "running_since", "trouble"),
+    [
+        (ALIKE[:-1], (), None),
+        (ALIKE, (), ALIKE[-1]),
+        ([*ALIKE[:-1], "no data", *ALIKE[:-1]], (), None),
+        ([*ALIKE[:-1], None, *ALIKE[:-1]], (), None),  # a trial trains
+        (ALIKE * 5, (0.5,), None),  # one that has run since before them may be on a machine that is well
+        (ALIKE * 5, (30.0,), ALIKE[-1]),
+    ],
+)
+def test_ten_alike_in_a_row_are_enough_and_the_reason_is_told(
+    reasons: list[str | None], running_since: tuple[float, ...], trouble: str | None
+) -> None:
+    clock = itertools.count(1.0)
+    cause = CommonCause(lambda: next(clock))
     for reason in reasons:
-        if reason is None:
-            cause.works()
-        else:
-            cause.failed(reason, running_since)
-    return cause.trouble
-
-
-def test_ten_alike_are_enough_and_the_reason_is_told() -> None:
-    errors = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
-    assert after(errors[:-1]) is None
-    assert f"model m: no room on /scratch/{ENOUGH - 1}" in (after(errors) or "")
-
-
-def test_another_reason_or_a_trial_that_trains_begins_the_count_anew() -> None:
-    assert after(["no model"] * (ENOUGH - 1) + ["no data"] + ["no model"] * (ENOUGH - 1)) is None
-    assert after(["no model"] * (ENOUGH - 1) + [None] + ["no model"] * (ENOUGH - 1)) is None
-
-
-def test_a_trial_that_has_run_since_before_them_may_be_on_a_machine_that_is_well() -> None:
-    assert after(["no model"] * 50, running_since=(0.5,)) is None
-    assert after(["no model"] * 50, running_since=(30.0,)) is not None
+        cause.failed(reason, running_since) if reason else cause.works()
+    assert trouble in (cause.trouble or "") if trouble else cause.trouble is None
 
 
 def test_ten_trials_that_could_not_begin_end_the_session(tmp_path: Path) -> None:

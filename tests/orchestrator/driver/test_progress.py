@@ -13,30 +13,16 @@ from craft.words import format_duration
 from orchestrator.driver.display import Display
 from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.record.events import Ended, Event, Reported, SessionStarted, Started, Wanted
-from orchestrator.record.state import State
 from orchestrator.review.status import Progress
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune.cluster import missing
 from tests.orchestrator.logged import started
 
+HOSTILE = "LoRA :fire: [red]r8[/red] :smile:"
+
 
 def trial(seed: int) -> Trial:
-    return Trial(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {})
-
-
-def show(display: Display, *events: Event) -> State:
-    """Shows events of a sweep of four trials."""
-    state = display.state
-    if not state.entries:
-        state = state.after(Wanted(keys=[f"k{seed}" for seed in range(4)], trials=[trial(seed) for seed in range(4)]))
-    for event in events:
-        state = state.after(event)
-        display.show(event, state)
-    return state
-
-
-def failed(seed: int, error: str) -> Ended:
-    return Ended(result=TrialResult(f"k{seed}", "failed", error=error))
+    return Trial(f"k{seed}", "c", HOSTILE, "lora", "glue/rte", seed, "honest", {})
 
 
 @pytest.mark.parametrize(
@@ -49,12 +35,15 @@ def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> No
 class Sweep:
     """A display on a clock that the test moves, of a sweep of some trials."""
 
-    def __init__(self, total: int, asked: int | None = None) -> None:
-        self.now = 1000.0
-        self.display = Display(io.StringIO(), clock=lambda: self.now)
-        fields = {key: value for key, value in started(trainings=total).items() if key != "time"}
-        keys = [f"k{seed}" for seed in range(asked or total)]
-        self.does(SessionStarted(**fields), Wanted(keys=keys, trials=[trial(seed) for seed in range(asked or total)]))
+    def __init__(self, total: int, asked: int | None = None, **shown: Any) -> None:
+        self.now, self.stream = 1000.0, io.StringIO()
+        self.display = Display(self.stream, clock=lambda: self.now, **shown)
+        self.keys = [f"k{seed}" for seed in range(asked or total)]
+        self.begin(total)
+
+    def begin(self, total: int) -> None:
+        trials = [trial(seed) for seed in range(len(self.keys))]
+        self.does(SessionStarted(**started(trainings=total)), Wanted(keys=self.keys, trials=trials))
 
     def does(self, *events: Event) -> None:
         for event in events:
@@ -64,8 +53,11 @@ class Sweep:
     def start(self, *seeds: int) -> None:
         self.does(Started(keys=[f"k{seed}" for seed in seeds]))
 
-    def ends(self, seed: int, seconds: float, status: Any = "finished") -> None:
-        self.does(Ended(result=TrialResult(f"k{seed}", status, {"score": 60.0}, seconds=seconds)))
+    def ends(self, seed: int, seconds: float, status: Any = "finished", error: str | None = None) -> None:
+        self.does(Ended(result=TrialResult(f"k{seed}", status, {"score": 60.0}, seconds=seconds, error=error)))
+
+    def looks(self, seed: int, phase: str, share: float, left: float | None) -> None:
+        self.display.look(f"k{seed}", {"phase": phase, "share": share, "seconds_left": left})
 
     @property
     def progress(self) -> Progress:
@@ -74,6 +66,11 @@ class Sweep:
     @property
     def left(self) -> float | None:
         return self.progress.seconds_left
+
+    @property
+    def shown(self) -> str:
+        """What a person has read."""
+        return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", self.stream.getvalue())
 
 
 def test_a_sweep_without_a_machine_says_what_it_waits_for() -> None:
@@ -104,10 +101,6 @@ def test_cuts_of_finished_adapters_are_seen() -> None:
     assert sweep.progress.trainings.stopped == 0, "a cut is no training"
 
 
-def look(phase: str, share: float, left: float | None) -> dict[str, Any]:
-    return {"phase": phase, "share": share, "seconds_left": left}
-
-
 def test_time_left_is_right_within_a_quarter_once_a_trial_has_ended() -> None:
     """Trials of 80 to 120 s, two at once; the first two wait 100 s for their processes, and all report what they know."""
     lasts = [100, 90, 120, 80, 110, 95, 105, 85]
@@ -129,7 +122,7 @@ def test_time_left_is_right_within_a_quarter_once_a_trial_has_ended() -> None:
                 running.add(seed)
                 done = (now - (end - lasts[seed])) / lasts[seed]
                 if done > 0.1:
-                    sweep.display.look(f"k{seed}", look("step", done, end - now))
+                    sweep.looks(seed, "step", done, end - now)
         if min(ends) <= now:
             assert sweep.left == pytest.approx(max(ends) - now, rel=0.25, abs=10), f"at {now} s"
             checked += 1
@@ -141,12 +134,12 @@ def test_before_a_trial_has_ended_the_running_ones_foretell_the_pace() -> None:
     sweep.ends(4, 1.0)
     sweep.ends(5, 1.0)
     sweep.now += 1
-    sweep.does(SessionStarted(**started(trainings=6)), Wanted(keys=[f"k{seed}" for seed in range(6)]))
+    sweep.begin(6)
     assert sweep.left is None, "what earlier sessions did says nothing of this one's speed"
     sweep.start(0, 1)
     sweep.now += 1000.0  # the libraries were slow to load
-    sweep.display.look("k0", look("step 2/10", 0.2, 80.0))
-    sweep.display.look("k1", look("step 6/10", 0.6, 40.0))
+    sweep.looks(0, "step 2/10", 0.2, 80.0)
+    sweep.looks(1, "step 6/10", 0.6, 40.0)
     assert sweep.left == pytest.approx((80 + 40 + 2 * 100) / 2)
 
 
@@ -164,79 +157,62 @@ def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
     evaluation = Reported(key="k0", rows=[{"step": 10, "search_score": 55.0}], epoch=1.0, total_steps=10)
     sweep.start(0)
     sweep.does(evaluation)
-    sweep.display.look("k0", look("scoring 300/872 (reported)", 0.25, 300.0))
+    sweep.looks(0, "scoring 300/872 (reported)", 0.25, 300.0)
     sweep.now += 80.0
     assert sweep.left == pytest.approx(220.0 + 220.0 / 0.75), "time passes between two reports; another one waits"
     assert "1 running (scoring 300/872 (reported))" in sweep.progress.counts
     sweep.does(replace(evaluation, rows=[{"step": 10, "search_score": 56.0}]))
     assert [trial.search_score for trial in sweep.progress.running] == [56.0]
     sweep.start(1)
-    sweep.display.look("k1", look("scoring 1/872 (reported)", 0.1, 900.0))
+    sweep.looks(1, "scoring 1/872 (reported)", 0.1, 900.0)
     assert sweep.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
     assert sweep.progress.doing == "2 scoring"
 
 
-def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
-    stream = io.StringIO()
-    with Display(stream) as display:
-        show(display, Started(keys=["k0"]), failed(0, "loss is [nan]"))
-        assert stream.getvalue() == "failed: LoRA 0 · glue/rte · seed 0: loss is [nan]\n"
+@pytest.mark.parametrize("verbosity", ["normal", "verbose"])
+def test_a_pipe_gets_plain_lines_and_failures_and_troubles_at_once(verbosity: str) -> None:
+    sweep = Sweep(4, verbosity=verbosity)
+    with sweep.display as display:
+        sweep.start(0)
+        sweep.ends(0, 1.0, "failed", f"the loss of {HOSTILE} is [nan]")
+        for _ in range(3):
+            display.trouble("the disk is full")
+        failed = f"failed: {HOSTILE} · glue/rte · seed 0: the loss of {HOSTILE} is [nan]\n"
+        assert sweep.stream.getvalue() == f"{failed}the disk is full\n"
         display.tick()
-        show(display, Ended(result=TrialResult("k1", "finished", {"score": 70.0})))
-    assert "\x1b" not in stream.getvalue()
-    assert "1/4 trainings done, 0 running, 1 failed" in display.progress().counts
-    last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("1/4 trainings done, 0 running, 1 failed")
+        sweep.ends(1, 1.0)
+        sweep.does(Reported(key="k2", rows=[{"step": 3, "search_score": 66.6}], epoch=1.0, total_steps=4))
+    assert "\x1b" not in sweep.stream.getvalue()
+    *lines, last = sweep.shown.splitlines()
+    assert last.startswith("1/4 trainings done, 1 running, 1 failed")
     assert "score" not in last, "a reported score chooses nothing"
+    told = [
+        f"finished: {HOSTILE} · glue/rte · seed 1: score 60.0",
+        f"{HOSTILE} · glue/rte · seed 2: step 3/4, search score 66.6",
+    ]
+    assert lines[2:] == (told if verbosity == "verbose" else [])
 
 
 def test_a_terminal_gets_a_block_with_everything() -> None:
-    stream = io.StringIO()
-    with Display(stream, live=True) as display:
-        rows = [{"step": 3, "search_score": 66.6}]
-        running = [Started(keys=["k0", "k2"]), Reported(key="k0", rows=rows, epoch=1.0, total_steps=4)]
-        show(display, *running, Ended(result=TrialResult("k1", "finished", {"score": 70.0})))
-        display.look("k2", look("scoring 300/872 (reported)", 0.41, 130.0))
-        stream.seek(stream.truncate(0))
+    sweep = Sweep(4, live=True)
+    with sweep.display as display:
+        sweep.start(0, 2)
+        sweep.does(Reported(key="k0", rows=[{"step": 3, "search_score": 66.6}], epoch=1.0, total_steps=4))
+        sweep.ends(1, 1.0)
+        sweep.looks(2, "scoring 300/872 (reported)", 0.41, 130.0)
+        sweep.stream.seek(sweep.stream.truncate(0))
         display.tick()
-        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    for part in ("1/4 trainings done", "2 running", "0 failed", "search score", "75%", "66.6"):
+        shown = sweep.shown
+    for part in ("1/4 trainings done", "2 running", "0 failed", "search score", "75%", "66.6", HOSTILE):
         assert part in shown
-    assert re.search(r"41% .*scoring 300/872 .*2 min (10|09) s left", shown)
+    assert re.search(r"41% .*scoring 300/872 .*2 min 10 s left", shown)
 
 
 def test_quiet_is_quiet() -> None:
-    stream = io.StringIO()
-    with Display(stream, "quiet", live=True) as display:
-        show(display, Started(keys=["k0"]), failed(0, "x"))
+    sweep = Sweep(4, verbosity="quiet", live=True)
+    with sweep.display as display:
+        sweep.start(0)
+        sweep.ends(0, 1.0, "failed", "x")
         display.trouble("the disk is full")
         display.tick()
-    assert stream.getvalue() == ""
-
-
-def test_a_trouble_that_lasts_is_told_once() -> None:
-    stream = io.StringIO()
-    with Display(stream) as display:
-        for _ in range(3):
-            display.trouble("the disk is full")
-    assert stream.getvalue().count("the disk is full") == 1
-
-
-HOSTILE = "LoRA :fire: [red]r8[/red] :smile:"
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_a_label_is_shown_as_it_is_written(live: bool) -> None:
-    stream = io.StringIO()
-    trial = Trial("k0", "c", HOSTILE, "lora", "glue/rte", 0, "honest", {})
-    state = State().after(Wanted(keys=["k0"], trials=[trial])).after(Started(keys=["k0"]))
-    with Display(stream, "verbose", live=live) as display:
-        display.show(Wanted(keys=["k0"], trials=[trial]), state)
-        display.show(Started(keys=["k0"]), state)
-        display.tick()
-        event = failed(0, f"the loss of {HOSTILE} is nan")
-        display.show(event, state.after(event))
-    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", stream.getvalue())
-    assert f"failed: {HOSTILE} · glue/rte · seed 0: the loss of {HOSTILE} is nan" in text
-    assert "\N{FIRE}" not in text
-    assert text.count(HOSTILE) >= 2 + live
+    assert sweep.stream.getvalue() == ""

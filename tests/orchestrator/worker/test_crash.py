@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,23 +25,16 @@ PRESSURE = "2 worker(s) were killed due to the node running low on memory. Memor
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("said", "found", "lost"),
     [
-        (GUESSES, "its process died"),
-        (PRESSURE, "memory ran out on its machine"),
-        ("The node has died: worker memory was killed", "the machine it ran on was lost"),
-        (UNAVAILABLE, "the machine it ran on is out of reach"),
+        (GUESSES, "its process died", False),
+        (PRESSURE, "memory ran out on its machine", False),
+        ("The node has died: worker memory was killed", "the machine it ran on was lost", True),
+        (UNAVAILABLE, "the machine it ran on is out of reach", True),
     ],
 )
-def test_a_lost_process_is_told_by_what_ray_knows_not_by_what_it_guesses(said: str, found: str) -> None:
+def test_a_lost_process_or_machine_is_told_by_what_ray_knows_not_by_what_it_guesses(said: str, found: str, lost: bool) -> None:
     assert found in describe(RuntimeError(said))
-
-
-@pytest.mark.parametrize(
-    ("said", "lost"),
-    [(GUESSES, False), (PRESSURE, False), (UNAVAILABLE, True), ("its node has died", True), ("ValueError", False)],
-)
-def test_a_lost_machine_is_told_from_a_lost_process(said: str, lost: bool) -> None:
     assert machine_lost(RuntimeError(said)) is lost
 
 
@@ -80,36 +72,19 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-@pytest.fixture
-def other() -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Another process and the folder that it holds."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    yield process, Path(process.stdout.readline().strip())
-    process.kill()
-    process.wait()
-
-
-def test_a_folder_is_gone_when_it_is_left(tmp_path: Path) -> None:
-    with scratch_folder("trial") as folder, scratch_folder("trial") as another:
-        assert folder != another
-        assert folder.is_relative_to(tmp_path)
-        assert folder.parent.stat().st_mode & 0o777 == 0o700
-        (folder / "file").write_text("x")
-    assert not folder.exists()
-
-
-def test_that_of_a_living_process_is_let_be(other: tuple[subprocess.Popen[str], Path]) -> None:
-    with scratch_folder("trial"):
-        assert (other[1] / "file").exists()
-
-
-def test_that_of_a_killed_process_is_removed_with_the_next(other: tuple[subprocess.Popen[str], Path]) -> None:
-    process, folder = other
-    process.kill()
-    process.wait()
-    assert (folder / "file").exists()
-    with scratch_folder("trial"):
+def test_a_folder_is_removed_when_it_is_left_and_that_of_a_killed_process_with_the_next(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        theirs = Path(other.stdout.readline().strip())
+        with scratch_folder("trial") as folder:
+            assert (theirs / "file").exists(), "its process lives"
+            assert folder.is_relative_to(tmp_path)
+            assert folder.parent.stat().st_mode & 0o777 == 0o700
+            (folder / "file").write_text("x")
         assert not folder.exists()
+        other.kill()
+    assert (theirs / "file").exists()
+    with scratch_folder("trial"):
+        assert not theirs.exists()
 
 
 def test_a_folder_that_somebody_else_put_there_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
