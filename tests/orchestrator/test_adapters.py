@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,6 @@ from craft.models.files import MINILM, resolve_model
 from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load, take_adapters
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
@@ -68,6 +69,8 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
     (marked,) = [summary for summary in front.summaries if summary.enough]
     chosen = pick("enough", front.summaries, front.sweep.objectives)
     assert chosen.summary is marked
+    earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
+    assert earned == {"champion": 2, "enough": 1, "knee": 1}
     assert f"P = {marked.counts['p_enough']:.2f}" in chosen.reason
     level = {"LoRA small": (100, over_seeds(88, 90, 92)), "LoRA large": (80_000, over_seeds(92, 90, 88))}
     unsure = read_folder(record(tmp_path / "unsure", level, seeds=(0, 1, 2)))
@@ -80,18 +83,12 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
     assert "within 1 point of the best (0.80); with one seed there are no probabilities" in reason
 
 
-def test_aliases_are_earned(front: PastSweep) -> None:
-    earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
-    assert earned == {"champion": 2, "enough": 1, "knee": 1}
-
-
-def test_tasks_of_similar_names_get_folders_of_their_own() -> None:
-    assert folders_of(["custom/a.b", "custom/a-b", "glue/rte"]) == {
-        "custom/a.b": "custom-a-b",
-        "custom/a-b": "custom-a-b-2",
-        "glue/rte": "glue-rte",
-    }
-    assert folders_of(["glue/rte", "glue/rte"]) == {"glue/rte": ""}
+@pytest.mark.parametrize(
+    ("tasks", "folders"),
+    [(["custom/a.b", "custom/a-b", "glue/rte"], ["custom-a-b", "custom-a-b-2", "glue-rte"]), (["glue/rte", "glue/rte"], [""])],
+)
+def test_tasks_of_similar_names_get_folders_of_their_own(tasks: list[str], folders: list[str]) -> None:
+    assert folders_of(tasks) == dict(zip(dict.fromkeys(tasks), folders, strict=True))
 
 
 def test_where_nothing_is_complete_nothing_ranks(tmp_path: Path) -> None:
@@ -107,8 +104,7 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
     scores = {("toy/sentiment", number): values for number, values in enumerate([(80, 70), (75, 99), (90, 60)])}
     folder = record(tmp_path / "seeds", {"x": (1, scores)}, seeds=(0, 1, 2), protocol=protocol)
     entries = read_folder(folder).trials("0000000000", "toy/sentiment")
-    assert choose_seed(entries, None)[0].trial.seed == seed
-    assert choose_seed(entries, 1)[0].trial.seed == 1
+    assert [choose_seed(entries, given)[0].trial.seed for given in (None, 1)] == [seed, 1]
     with pytest.raises(NothingMeets, match="finished: 0, 1, 2"):
         choose_seed(entries, 7)
 
@@ -133,13 +129,9 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
         (("front", "--pick", "best", "--to", "out"), 2, "neither at a noted place nor under"),
     ],
 )
+@pytest.mark.usefixtures("front")
 def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
-    front: PastSweep,
-    here: Path,
-    arguments: tuple[str, ...],
-    status: int,
-    said: str,
-    cli: Cli,
+    here: Path, arguments: tuple[str, ...], status: int, said: str, cli: Cli
 ) -> None:
     (here / "full").mkdir()
     (here / "full" / "kept").write_text("mine")
@@ -148,12 +140,6 @@ def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
     assert said in cli(*verb, *arguments, "--storage", str(here), status=status).err
     assert {path.name for path in here.iterdir()} == {"front", "full", "file"}
     assert (here / "full" / "kept").read_text() == "mine"
-
-
-def logits(sweep: SmallSweep, key: str) -> np.ndarray:
-    """The outputs that the sweep scored, as the trial stored them."""
-    newest = stored_checkpoints(str(sweep.folder / "ray"), key)[0]
-    return load_file(Path(newest.path) / "predictions.safetensors")["outputs"]
 
 
 @pytest.fixture(scope="module")
@@ -165,23 +151,6 @@ def taken(small_sweep: SmallSweep, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.slow
-def test_the_adapter_gives_the_outputs_that_were_scored(small_sweep: SmallSweep, taken: Path) -> None:
-    from craft.spec import RunSpec
-    from craft.tasks import find_task
-    from craft.tasks.splits import load_splits
-    from orchestrator.adapters.serving import Answerer
-
-    for name in ("toy-sentiment", "toy-paraphrase"):
-        spec = RunSpec.model_validate(json.loads((taken / name / "run.json").read_text())["spec"])
-        sizes = {"train_examples": spec.training.train_examples, "eval_examples": spec.training.eval_examples}
-        splits = load_splits(find_task(spec.task, spec.data), spec.data, protocol=spec.protocol, **sizes)
-        rows = splits.reported[""].to_pandas()
-        answers = Answerer(taken / name).predict(rows)
-        assert list(answers) == json.loads((taken / name / "run.json").read_text())["labels"]
-        np.testing.assert_allclose(answers.to_numpy(), logits(small_sweep, spec.key), atol=1e-5)
-
-
-@pytest.mark.slow
 def test_the_card_says_what_the_ledger_says_and_its_lines_run(
     small_sweep: SmallSweep, taken: Path, hub_cache: dict[str, str]
 ) -> None:
@@ -189,24 +158,24 @@ def test_the_card_says_what_the_ledger_says_and_its_lines_run(
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
     for name, task in (("toy-sentiment", "toy/sentiment"), ("toy-paraphrase", "toy/paraphrase")):
         card = (taken / name / "README.md").read_text()
-        key = json.loads((taken / name / "run.json").read_text())["spec"]
+        run = json.loads((taken / name / "run.json").read_text())
         results = {entry.trial.seed: entry.result for entry in record.trials(best.configuration, task)}
-        chosen = results[key["seed"]]
+        chosen = results[run["spec"]["seed"]]
         assert chosen.metrics["search_score"] == max(one.metrics["search_score"] for one in results.values() if one)
         assert f"| {chosen.metrics['score']:.2f} |" in card
         assert f"{best.tasks[task].low:.2f} to {best.tasks[task].high:.2f}" in card
         assert chosen.facts["data_fingerprint"] in card
     blocks = re.findall(r"```python\n(.*?)```", card, re.S)  # of the last task
-    plain, ours = (asked(f"{code}print(logits.tolist())", taken / name, hub_cache) for code in blocks)
+    plain, ours = (asked(f"{code}print(logits.tolist())", cwd=taken / name, env=hub_cache) for code in blocks)
     assert "load_adapter" not in blocks[0]
     assert plain[0] == ours[0]
-    assert plain[0] in json.loads((taken / name / "run.json").read_text())["labels"]
+    assert plain[0] in run["labels"]
     np.testing.assert_allclose(json.loads(plain[1]), json.loads(ours[1]), atol=1e-5)
 
 
-def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
-    """The lines that a new process prints which runs `code` in `folder`."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+def asked(code: str, **how: Any) -> list[str]:
+    """The lines that a new process prints which runs `code`."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **how)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -230,9 +199,7 @@ def answered_without(modules: tuple[str, ...], load: str, texts: tuple[str, ...]
     code = f"import sys\nfor name in {modules!r}: sys.modules[name] = None\n{load}\n"
     code += f"logits = model.eval()(**tokenizer(*{texts!r}, return_tensors='pt')).logits\n"
     code += "print(getattr(model, 'peft_type', type(model).__name__), logits.tolist())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kind, logits = done.stdout.splitlines()[-1].split(" ", 1)
+    kind, logits = asked(code)[-1].split(" ", 1)
     return kind, json.loads(logits)
 
 
@@ -294,11 +261,7 @@ def test_the_store_gives_what_the_folder_gives(small_sweep: SmallSweep, taken: P
 
 @pytest.mark.slow
 def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, cli: Cli) -> None:
-    whole = next((small_sweep.folder / "ray").rglob("adapter"))
-    broken = tmp_path / "adapter"
-    broken.mkdir()
-    for file in whole.iterdir():
-        (broken / file.name).write_bytes(file.read_bytes())
+    broken = Path(shutil.copytree(next((small_sweep.folder / "ray").rglob("adapter")), tmp_path / "adapter"))
     weights = bytearray((broken / "adapter_model.safetensors").read_bytes())
     weights[-1] ^= 1
     (broken / "adapter_model.safetensors").write_bytes(weights)
@@ -309,15 +272,13 @@ def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, c
 
 @pytest.mark.slow
 def test_a_finished_configuration_is_cut_without_training(small_sweep: SmallSweep, tmp_path: Path, cli: Cli) -> None:
-    from craft import load_adapter
-
     trained = next(summary for summary in read_folder(small_sweep.folder).summaries if summary.method == "craft")
     flags = ["cut", str(small_sweep.folder), "--pick", trained.configuration, "--size", "3", "--size", "parameters:70"]
     said = " ".join(cli(*flags, "--to", str(tmp_path / "out")).out.split())
     assert f"{trained.label}, cut to r3" in said
     assert f"{2 * (36 + 2 * 8 * 3 + 2 * 8 * 3):,}" in said, "six layers: a J1 of rank 3 is as large as a whole one"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["3", "parameters-70"]
-    model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
+    model, tokenizer = craft.load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
     assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()
 
 

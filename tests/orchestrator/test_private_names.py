@@ -93,22 +93,11 @@ def test_mlflows_page_reads_its_tags() -> None:
     raise AssertionError(f"MLflow's page does not name {tags}")
 
 
-@pytest.mark.parametrize(
-    ("module", "library", "pattern"),
-    [
-        (
-            of_ray,
-            ray,
-            r"\bray\._|\bray\.[\w.]*\._|_raylet|_global_node|class_cache|temporary_state|relative_logdir|pickled_error",
-        ),
-        (
-            of_mlflow,
-            mlflow,
-            r"system_metrics|get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind",
-        ),
-    ],
-    ids=["ray", "mlflow"],
-)
+RAYS = r"\bray\._|\bray\.[\w.]*\._|_raylet|_global_node|class_cache|temporary_state|relative_logdir|pickled_error"
+MLFLOWS = r"system_metrics|get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind"
+
+
+@pytest.mark.parametrize(("module", "library", "pattern"), [(of_ray, ray, RAYS), (of_mlflow, mlflow, MLFLOWS)])
 def test_one_module_names_them_and_the_requirement_has_an_upper_bound(
     module: ModuleType, library: ModuleType, pattern: str
 ) -> None:

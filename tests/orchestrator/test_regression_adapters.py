@@ -20,12 +20,8 @@ from orchestrator.adapters.serving import Answerer
 from orchestrator.tracking.registry import Candidate, register
 from tests.word_pairs import word_pairs
 
-ROWS = pd.DataFrame(
-    {
-        "text": ["the old man waits for the bus", "a girl sings"],
-        "text_pair": ["an old man is waiting for a bus", "the committee rejected the plan"],
-    }
-)
+PAIRS = [["the old man waits for the bus", "an old man is waiting for a bus"], ["a girl sings", "the plan was rejected"]]
+ROWS = pd.DataFrame(PAIRS, columns=["text", "text_pair"])
 BLOCKED = "import json, sys\nfor name in ('craft', 'orchestrator'): sys.modules[name] = None\n"
 LOAD = "from transformers import AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
 ASK = """
@@ -36,7 +32,7 @@ print(json.dumps([model.eval()(**tokenizer(*pair, return_tensors="pt")).logits.i
 
 def answers(code: str) -> list[float]:
     """What a new process prints that can import nothing of this project."""
-    asked = BLOCKED + LOAD + code + ASK.format(pairs=ROWS.to_numpy().tolist())
+    asked = BLOCKED + LOAD + code + ASK.format(pairs=PAIRS)
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
@@ -55,7 +51,7 @@ def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
     spec = RunSpec(model=base, method="lora", parameters={"rank": 2}, training=training, **word_pairs(tmp_path, "regression"))
     adapter = train_run(spec, tmp_path / "run").adapter
     loaded, tokenizer = craft.load_adapter(adapter)
-    wanted = [loaded(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in ROWS.to_numpy().tolist()]
+    wanted = [loaded(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in PAIRS]
     assert all(0 < value < 5 for value in wanted), "numbers from 0 to 5, as the labels are"
 
     plain = answers(

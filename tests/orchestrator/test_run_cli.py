@@ -12,22 +12,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from craft.trainer.checkpoint import verify
 from orchestrator.commands.app import GOOD, QUIET, WRONG
 from orchestrator.commands.run import exit_status
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_events
 from orchestrator.record.options import Options
 from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import Cli
-from tests.orchestrator.plans import CONFIG, config_alone
+from tests.orchestrator.plans import config_alone
 from tests.orchestrator.recorded import results_of
 
 ROOT = Path(__file__).parents[2]
@@ -114,25 +111,17 @@ def test_a_temporary_folder_too_long_for_sockets_is_refused_before_anything_star
     assert "has no tokenizer" in cli("run", "sweep.yaml", status=WRONG).err  # which is found later
 
 
-def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people() -> None:
+def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options("my sweep.yaml", ("seeds=[0, 1]",), resume=True, retry_failed=True, cpus=2)
     assert options.again() == "craft-sweeps run 'my sweep.yaml' --resume --set 'seeds=[0, 1]' --cpus 2"
     options = Options("s.yaml", (), "n", "my runs", "http://me:secret@host", "auto", start=("python", "-m", "orchestrator.run"))
     flags = "--name n --storage 'my runs' --tracking-uri 'http://***@host' --address auto"
     assert options.again() == f"python -m orchestrator.run s.yaml --resume {flags}"
-
-
-def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch --export=ALL,TRACKING_URI=http://me:secret@here:5000 slurm.sbatch")
-    assert (
-        Options("sweep.yaml", address="node1:20000").again()
-        == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
-    )
+    assert options.again() == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch", "a job script names its own"
 
 
 def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.sweepfile.load import load_sweep
-
     stored = folder / "runs" / "small"
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
@@ -199,19 +188,11 @@ def test_an_edited_file_is_to_be_applied(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
+def test_a_sweep_runs_is_extended_and_says_so(folder: Path, tiny_bert: str) -> None:
     """Real processes: a run, and one more seed, which alone is run."""
-    from transformers import BertConfig, BertModel
-
-    from craft.models.files import MINILM
-    from craft.models.loading import load_tokenizer
-
-    base = {name: value for name, value in CONFIG.items() if name != "vocab_size"}
-    BertModel(BertConfig(**base)).save_pretrained(folder / "tiny")
-    load_tokenizer(MINILM).save_pretrained(folder / "tiny")
 
     def call(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "orchestrator.run", "sweep.yaml", "--cpus", "1", *more]
+        command = [sys.executable, "-m", "orchestrator.run", "sweep.yaml", "--cpus", "1", "--set", f"model={tiny_bert}", *more]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(folder / "cache")}
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
@@ -224,29 +205,12 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     assert len(results_of(stored)) == 3
     assert "see it in MLflow: mlflow ui --backend-store-uri sqlite:///" in first.stdout
     assert "then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-" in first.stdout
-    for result in results_of(stored).values():
-        verify(Path(result.facts["adapter"]))
     assert "WARNING" not in (stored / "sweep.log").read_text(), "nothing went wrong"
     assert " %, " in first.stdout, "where the time went"
 
     extended = call("--resume", "--set", "seeds=[0, 1]")
     assert extended.returncode == GOOD, extended.stderr
     assert len(results_of(stored)) == 6
-    events = [event for event, _ in read_events(SweepFolder(stored).record)]
-    ended = [event.result.key for event in events if isinstance(event, Ended)]
-    assert len(ended) == len(set(ended)) == 6
-
-
-def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
-    """An outcome of trials that ended so; "waiting" has no result. A cut is one of the first trial's adapter."""
-    entries = {}
-    for key, text in enumerate(statuses.split()):
-        status = text.removeprefix("cut:")
-        result = None if status == "waiting" else TrialResult(str(key), status)  # type: ignore[arg-type]
-        phase = "waiting" if result is None else "ended"
-        trial = Trial(str(key), "c", "LoRA", "lora", "t", key, "honest", {}, Why("cut", "0") if status != text else Why())
-        entries[str(key)] = Entry(trial, result, phase)  # type: ignore[arg-type]
-    return SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)
 
 
 @pytest.mark.parametrize(
@@ -268,4 +232,11 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
     ],
 )
 def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str, Any], status: int) -> None:
-    assert exit_status(outcome_of(statuses, **how)) == status
+    """Of trials that ended so; "waiting" has no result, and a cut is one of the first trial's adapter."""
+    entries = {}
+    for seed, text in enumerate(statuses.split()):
+        ended, why = text.removeprefix("cut:"), Why("cut", "0") if text.startswith("cut:") else Why()
+        result = None if ended == "waiting" else TrialResult(str(seed), ended)  # type: ignore[arg-type]
+        trial = Trial(str(seed), "c", "LoRA", "lora", "t", seed, "honest", {}, why)
+        entries[trial.key] = Entry(trial, result, "ended" if result else "waiting")
+    assert exit_status(SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)) == status

@@ -1,4 +1,5 @@
-"""What a process leaves: its reason in a person's words, and folders of working files that go with it."""
+"""What a process leaves: its reason in a person's words, and folders of working files that go with it. `test_runner` has those
+that die and hang under Ray."""
 
 from __future__ import annotations
 
@@ -36,27 +37,6 @@ PRESSURE = "2 worker(s) were killed due to the node running low on memory. Memor
 def test_a_lost_process_or_machine_is_told_by_what_ray_knows_not_by_what_it_guesses(said: str, found: str, lost: bool) -> None:
     assert found in describe(RuntimeError(said))
     assert machine_lost(RuntimeError(said)) is lost
-
-
-def test_a_process_that_hung_was_where_its_training_was_not_where_another_thread_watches(tmp_path: Path) -> None:
-    stderr = tmp_path / "stderr.log"
-    stderr.write_text(
-        """Timeout (0:30:00)!
-Thread 0x00007f01 (most recent call first):
-  File "/x/python3.11/threading.py", line 331 in wait
-  File "/x/orchestrator/tune/crew.py", line 47 in watch
-
-Thread 0x00007f02 (most recent call first):
-  File "/x/torch/nn/functional.py", line 2900 in linear
-  File "/x/craft/trainer/training.py", line 90 in train_run
-  File "/x/orchestrator/worker/run_job.py", line 60 in run_job
-
-Thread 0x00007f03 (most recent call first):
-  File "/x/ray/main.py", line 5 in main_loop
-"""
-    )
-    told = describe(RuntimeError(GUESSES), stderr)
-    assert told == "no step for 30 min, so its process was ended; it was in linear (functional.py:2900)"
 
 
 HOLD = (

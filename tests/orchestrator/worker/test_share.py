@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import resource
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from craft.results import Unavailable, is_out_of_memory
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, usable_gpus
@@ -96,53 +91,10 @@ def test_a_gpu_that_multiplies_wrongly_or_does_not_start_is_refused(monkeypatch:
     assert "too old (found version 11040). Please update it." in str(refusal()), "the driver's own words"
 
 
-MIB = 2**20
-FILE, SHARE = 256 * MIB, 160 * MIB
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
-    save_file({f"layer{number}": torch.full((FILE // 16,), float(number)) for number in range(4)}, path)
-    return path
-
-
-@pytest.fixture
-def limited() -> Iterator[None]:
-    gc.collect()
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    with limit_host_memory(SHARE):
-        yield
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    assert "from_file" not in vars(torch.UntypedStorage)
-
-
-def refused(megabytes: int) -> bool:
-    """Whether so much is refused, to numpy and torch alike; nothing of it is touched."""
-    errors: list[Exception] = []
-    for take in (lambda: np.empty(megabytes * MIB, np.uint8), lambda: torch.empty(megabytes * MIB, dtype=torch.uint8)):
-        try:
-            take()
-        except (MemoryError, RuntimeError) as error:
-            errors.append(error)
-    assert len(errors) in (0, 2)
-    assert all(map(is_out_of_memory, errors))
-    return bool(errors)
-
-
-def test_a_file_larger_than_the_share_is_mapped_and_the_share_stays_what_it_is(limited: None, weights: Path) -> None:
-    assert not refused(80)
-    with safe_open(weights, framework="pt") as file:
-        kept = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118  (safe_open is no mapping)
-    assert sum(float(one[0]) for one in kept) == 6.0
-    assert not refused(80)
-    assert refused(240)
-
-
 def test_without_a_proc_there_is_no_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("orchestrator.worker.share.STATUS", tmp_path / "absent")
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with limit_host_memory(SHARE):
+    with limit_host_memory(2**20):
         assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 

@@ -13,11 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from craft.factors.store import default_store
 from craft.models.files import MINILM
-from craft.results import Counts, Leave, Progress, RunResult, Unavailable
+from craft.results import Counts, Leave, Progress, RunResult, Unavailable, is_out_of_memory
 from craft.settings import ForgettingSettings, MeasureSettings, WarmStart
 from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import verify, write_folder
@@ -253,15 +256,27 @@ def test_other_code_on_the_worker_is_told_from_a_bad_trial(tmp_path: Path) -> No
 
 
 def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
-    def greedy(spec: RunSpec, directory: Path, **_: Any) -> RunResult:
-        blocks = [bytearray(64 * 2**20) for _ in range(200)]
-        raise AssertionError(f"got {len(blocks)} blocks")
+    """What it takes counts, to numpy and torch alike; a file of weights that is only mapped does not."""
+    before, share, refused = resource.getrlimit(resource.RLIMIT_DATA), 512 * 2**20, list[Exception]()
+    save_file({f"layer{number}": torch.full((share // 8,), float(number)) for number in range(3)}, tmp_path / "weights")
 
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    (result,) = last_of(run(settings(tmp_path, greedy, memory_bytes=512 * 2**20)))
+    def greedy(spec: RunSpec, directory: Path, **_: Any) -> RunResult:
+        weights = load_file(tmp_path / "weights")
+        assert sum(float(weights[name][-1]) for name in weights) == 3.0
+        for take in (lambda size: np.empty(size, np.uint8), lambda size: torch.empty(size, dtype=torch.uint8)):
+            assert len(take(share // 4)) == share // 4
+            try:
+                take(share)
+            except (MemoryError, RuntimeError) as error:
+                refused.append(error)
+        raise refused[-1]
+
+    (result,) = last_of(run(settings(tmp_path, greedy, memory_bytes=share)))
+    assert [is_out_of_memory(error) for error in refused[:2]] == [True, True]
     assert result.status == "failed"
-    assert "out of memory" in str(result.error)
+    assert "tried micro-batches of" in str(result.error)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert "from_file" not in vars(torch.UntypedStorage)
 
 
 @pytest.mark.parametrize(
