@@ -125,17 +125,6 @@ def test_what_a_program_added_around_all_lines_is_one_message_and_one_command(ei
         events(eight)
 
 
-def test_each_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    with closing(Log(path)) as log:
-        log.write([{"score": 91.25}])
-    line = path.read_bytes()
-    for place in range(8 * (len(line) - 1)):
-        path.write_bytes(bytes(byte ^ (1 << place % 8 if number == place // 8 else 0) for number, byte in enumerate(line)))
-        with pytest.raises(DamagedLog):
-            events(path)
-
-
 def test_a_second_writer_is_refused_and_a_full_disk_leaves_no_half_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""One trial without Ray: every way a run can end becomes the right result, or goes on to whoever can try again."""
+"""One trial without Ray: every way a run can end becomes the right result, or goes on to whoever can try again. Processes that
+die and hang are in `tune.test_runner`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.crash import is_transient, reason
+from orchestrator.worker.crash import describe, is_transient, machine_lost, reason
 from orchestrator.worker.run_job import run_job
 
 
@@ -44,6 +45,13 @@ def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> Non
         6, 1.5, notes=["a note"], facts={"device": "x", "best_step": 4, "phases": {}},
     )  # fmt: skip
     assert end.adapter == tmp_path / "adapter"
+
+
+def raising(error: Exception):
+    def train(run: RunSpec, directory: Path, **_) -> RunResult:
+        raise error
+
+    return train
 
 
 @pytest.mark.parametrize(
@@ -141,36 +149,28 @@ def test_memory_that_ran_out_is_recognized(words: str) -> None:
     assert (is_out_of_memory(MemoryError()), reason(MemoryError())) == (True, "MemoryError")
 
 
-def test_memory_that_ran_out_is_answered_by_smaller_micro_batches_from_the_last_checkpoint(tmp_path: Path) -> None:
+def test_memory_that_ran_out_is_answered_by_smaller_batches_from_the_last_checkpoint(tmp_path: Path) -> None:
+    """An evaluation that ran out of it leaves the micro-batches alone."""
     seen = []
 
     def train(run: RunSpec, directory: Path, *, resume_from: Path | None, **_) -> RunResult:
-        seen.append((run.training.batch_size, run.training.gradient_accumulation, resume_from))
+        training = run.training
+        seen.append((training.batch_size, training.gradient_accumulation, training.eval_batch_size, resume_from))
         if len(seen) == 1:
             write_folder(directory / "checkpoint-5", lambda folder: (folder / "weights").write_text("w") and None)
             raise MemoryError("no more")
-        return finished(directory)
-
-    result = outcome_of(spec(batch_size=8, gradient_accumulation=2), tmp_path, lambda p: None, train=train).result
-    assert seen == [(8, 2, None), (4, 4, tmp_path / "checkpoint-5")]
-    assert result.key == spec(batch_size=8, gradient_accumulation=2).key
-    assert result.notes == ["micro-batches of 4 x 4 and evaluation batches of 32 after memory ran out", "a note"]
-
-
-def test_an_evaluation_that_runs_out_of_memory_leaves_the_micro_batches_alone(tmp_path: Path) -> None:
-    tries = []
-
-    def train(run: RunSpec, directory: Path, **_) -> RunResult:
-        tries.append((run.training.batch_size, run.training.eval_batch_size))
-        if run.training.eval_batch_size > 16:
+        if len(seen) == 2:
             error = OutOfMemory("out of memory with evaluation batches")
             error.scoring = True
             raise error
         return finished(directory)
 
-    result = outcome_of(spec(batch_size=8, eval_batch_size=64), tmp_path, lambda p: None, train=train).result
-    assert tries == [(8, 64), (8, 32), (8, 16)]
-    assert result.notes == ["evaluation batches of 16 after memory ran out", "a note"]
+    trial = spec(batch_size=8, gradient_accumulation=2)
+    result = outcome_of(trial, tmp_path, lambda p: None, train=train).result
+    stored = tmp_path / "checkpoint-5"
+    assert seen == [(8, 2, 64, None), (4, 4, 32, stored), (4, 4, 16, stored)]
+    assert result.key == trial.key
+    assert result.notes == ["micro-batches of 4 x 4 and evaluation batches of 16 after memory ran out", "a note"]
 
 
 def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change(
@@ -190,8 +190,27 @@ def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change
         assert told in (result.error or "")
 
 
-def raising(error: Exception):
-    def train(run: RunSpec, directory: Path, **_) -> RunResult:
-        raise error
+GUESSES = (
+    "The actor died unexpectedly before finishing this task. Worker unexpectedly exits with a connection error code 2. End of "
+    "file. Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop "
+    "--force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error."
+)
+UNAVAILABLE = (
+    "The actor 60a0fa21 is unavailable: The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14. "
+    "The task may or may not have been executed on the actor."
+)
+PRESSURE = "2 worker(s) were killed due to the node running low on memory. Memory on the node was 22.9GB / 23.0GB."
 
-    return train
+
+@pytest.mark.parametrize(
+    ("said", "found", "lost"),
+    [
+        (GUESSES, "its process died", False),
+        (PRESSURE, "memory ran out on its machine", False),
+        ("The node has died: worker memory was killed", "the machine it ran on was lost", True),
+        (UNAVAILABLE, "the machine it ran on is out of reach", True),
+    ],
+)
+def test_a_lost_process_or_machine_is_told_by_what_ray_knows_not_by_what_it_guesses(said: str, found: str, lost: bool) -> None:
+    assert found in describe(RuntimeError(said))
+    assert machine_lost(RuntimeError(said)) is lost

@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,11 @@ from craft.settings import ForgettingSettings, MeasureSettings, WarmStart
 from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from craft.watch import watch
+from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.trial import Job, PlannedTrial, Train, TrialResult
 from orchestrator.worker import worker
 from orchestrator.worker.preparation import Shared, needs_of, prepare
-from orchestrator.worker.surroundings import WorkerSettings, _clear, _scratch, stderr_left
+from orchestrator.worker.surroundings import WorkerSettings, _clear, _scratch, scratch_folder, stderr_left
 from orchestrator.worker.worker import work
 
 SPEC = PlannedTrial(RunSpec(model="m", task="toy/paraphrase", method="lora"), "c0ffee", "LoRA")
@@ -144,6 +146,7 @@ def test_it_starts_from_the_newest_whole_checkpoint_of_all_attempts(tmp_path: Pa
 def test_a_trial_starts_from_the_finished_adapter_that_it_names(tmp_path: Path) -> None:
     start, seen = WarmStart(run="0" * 16), list[Any]()
     trial = replace(SPEC, run=SPEC.run.model_copy(update={"warm_start": start}))
+    assert flat_parameters(trial.run)["warm_start"] == start.run
     store(tmp_path, 1, 1, "unfinished", key=start.run)
     (result,) = last_of(run(settings(tmp_path, trains(seen)), trial.key, Job(trial)))
     assert (result.status, result.retryable, seen) == ("failed", True, []), "it is not this trial's fault"
@@ -305,6 +308,49 @@ run(settings(Path(sys.argv[1]), train, heartbeat_seconds={seconds}))
     assert (left is not None) == (code == 1)
     if left is not None:
         assert "in train" in left.read_text()
+
+
+HOLD = (
+    "from orchestrator.worker.surroundings import scratch_folder\n"
+    "with scratch_folder('trial') as folder:\n"
+    "    (folder / 'file').write_text('x'); print(folder, flush=True); input()\n"
+)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files are the test's own."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_folder_is_removed_when_it_is_left_and_that_of_a_killed_process_with_the_next(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        theirs = Path(other.stdout.readline().strip())
+        with scratch_folder("trial") as folder:
+            assert (theirs / "file").exists(), "its process lives"
+            assert folder.is_relative_to(tmp_path)
+            assert folder.parent.stat().st_mode & 0o777 == 0o700
+            (folder / "file").write_text("x")
+        assert not folder.exists()
+        other.kill()
+    assert (theirs / "file").exists()
+    with scratch_folder("trial"):
+        assert not theirs.exists()
+
+
+@pytest.mark.usefixtures("temporary")
+def test_a_folder_that_somebody_else_put_there_is_not_used(tmp_path: Path) -> None:
+    with scratch_folder("trial") as folder:
+        trap = folder.parent
+    (tmp_path / "theirs").mkdir()
+    (trap / ".lock").unlink()
+    trap.rmdir()
+    trap.symlink_to(tmp_path / "theirs")
+    with scratch_folder("trial") as folder:
+        assert not folder.is_relative_to(tmp_path / "theirs")
+        assert folder.parent != trap
 
 
 def trial(method: str, task: str = "toy/sentiment", **parameters: Any) -> PlannedTrial:
