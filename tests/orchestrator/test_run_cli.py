@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.commands.app import GOOD, QUIET, WRONG
+from orchestrator.commands.app import QUIET, WRONG
 from orchestrator.commands.run import exit_status
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.display import SweepOutcome
@@ -25,7 +23,6 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import config_alone
-from tests.orchestrator.recorded import results_of
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """\
@@ -185,32 +182,6 @@ def test_an_edited_file_is_to_be_applied(folder: Path) -> None:
     assert "--set 'seeds=[0, 1]'" in lines[3]
     sweep = plan_sweep(replace(options, edited=True), Console(quiet=True)).sweep
     assert (sweep.seeds, sweep.budget.trials) == ((0,), 9), "the file holds"
-
-
-@pytest.mark.slow
-def test_a_sweep_runs_is_extended_and_says_so(folder: Path, tiny_bert: str) -> None:
-    """Real processes: a run, and one more seed, which alone is run."""
-
-    def call(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "orchestrator.run", "sweep.yaml", "--cpus", "1", "--set", f"model={tiny_bert}", *more]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(folder / "cache")}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-
-    first = call()
-    assert first.returncode == GOOD, first.stderr
-    assert "craft-sweeps page" in first.stdout
-    assert "WARNING" not in first.stdout + first.stderr
-    stored = folder / "runs" / "small"
-    assert {"sweep.yaml", "log.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
-    assert len(results_of(stored)) == 3
-    assert "see it in MLflow: mlflow ui --backend-store-uri sqlite:///" in first.stdout
-    assert "then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-" in first.stdout
-    assert "WARNING" not in (stored / "sweep.log").read_text(), "nothing went wrong"
-    assert " %, " in first.stdout, "where the time went"
-
-    extended = call("--resume", "--set", "seeds=[0, 1]")
-    assert extended.returncode == GOOD, extended.stderr
-    assert len(results_of(stored)) == 6
 
 
 @pytest.mark.parametrize(

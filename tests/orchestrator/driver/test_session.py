@@ -243,12 +243,15 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
     entries = {}
     for trial in plan.trials:
         score = {"score": 80.0 + 5 * trial.run.parameters["rank"] + 0.1 * trial.run.seed}
-        result = TrialResult(trial.key, "finished", score, {"random_guessing": chance}, 3, 1.0)
+        phases = {"phases": {"train": 3.0, "score": 1.0}}
+        result = TrialResult(trial.key, "finished", score, {"random_guessing": chance}, 3, 1.0, facts=phases)
         entries[trial.key] = Entry(trial.trial, result, "ended")
     summaries = mark_front(summarize_entries(entries.values()), plan.sweep.objectives)
-    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0)
+    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, new=frozenset(entries))
     screen = printed(lambda console: show_outcome(plan, outcome, summaries, console, "sqlite:///x", []))
     assert ("craft-sweeps take" in screen) == offered
+    assert "craft-sweeps page --tracking-uri sqlite:///x" in screen
+    assert "1 s: training 75 %, scoring 25 %" in screen
 
 
 def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> None:

@@ -69,26 +69,19 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_finished_runs_agai
     assert len(list(kill_at_random(tmp_path, times=3, draw=random.Random(0)))) == 4
 
 
-def test_one_trial_that_eats_all_memory_fails_alone(tmp_path: Path, driver: Drivers) -> None:
-    # One of its neighbours maps a file of weights that is larger than a trial's share: it costs no memory.
-    how = {(1, 0): "maps", (2, 0): "eats"}
-    process = driver(tmp_path, ranks=[1, 2, 4], behaviour=how, resources="{cpu: 1, memory: 1 GiB}", seconds=0.5)
-    out, screen = process.communicate(timeout=240)
-    assert out.split()[:4] == ["2", "0", "0", "1"], out + screen
+def test_one_trial_that_eats_all_memory_fails_alone_and_a_process_that_is_stopped_for_good_is_ended(
+    tmp_path: Path, driver: Drivers
+) -> None:
+    """A neighbour maps a file of weights that is larger than a trial's share: it costs no memory."""
+    how, share = {(1, 0): "maps", (2, 0): "eats", (4, 0): "stops once"}, "{cpu: 1, memory: 1 GiB, heartbeat_minutes: 0.6}"
+    process = driver(tmp_path, ranks=[1, 2, 4], behaviour=how, resources=share, seconds=0.5, session=True)
+    assert "no sign of life for 1 min 12 s, so its process was ended" in ended(process, 1)
+    assert {result.metrics.get("score") for result in results_of(tmp_path / "test").values()} == {61.0, 64.0, None}
     (failed,) = [result for result in results_of(tmp_path / "test").values() if result.status == "failed"]
     assert "tried micro-batches of 16 x 1, 8 x 2, 4 x 4, 2 x 8, 1 x 16" in (failed.error or "")
     assert "resources.memory: 1.0 GiB" in (failed.error or "")
     assert failed.retryable
-
-
-def test_a_process_that_is_stopped_for_good_is_ended_and_its_trial_continues(tmp_path: Path, driver: Drivers) -> None:
-    how = {(1, 0): "stops once"}
-    process = driver(
-        tmp_path, ranks=[1, 2], behaviour=how, resources="{cpu: 1, heartbeat_minutes: 0.6}", seconds=0.5, session=True
-    )
-    assert "no sign of life for 1 min 12 s, so its process was ended" in ended(process)
-    assert scores_of(tmp_path / "test") == [61.0, 62.0]
-    stopped, *_ = [int(line.split()[4]) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("start 1 0")]
+    stopped, *_ = [int(line.split()[4]) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("start 4 0")]
     wait_for(lambda: not psutil.pid_exists(stopped), seconds=30)
 
 
