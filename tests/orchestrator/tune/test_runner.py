@@ -118,8 +118,8 @@ def test_faults_of_the_machine_are_tried_again_by_themselves_and_final_ones_only
     assert [entry.key for entry in first.ended("finished")] == [keys[2, 0]]
     assert (first.left, first.complete, first.trouble) == ([], False, None)
     lines = [line.split() for line in log.read_text().splitlines() if line.startswith("start")]
-    (_, before), (_, after) = ((line[3], line[4]) for line in lines if line[1:3] == ["2", "0"])
-    assert before != after, "a GPU in a bad state is left to a new process"
+    (first_step, before), (next_step, after) = ((line[3], line[4]) for line in lines if line[1:3] == ["2", "0"])
+    assert (first_step, next_step, before == after) == ("0", "2", False), "a GPU in a bad state is left to a new process"
     assert len({line[4] for line in lines}) < len(lines), "others stay warm"
 
     second = session(tmp_path, plan, {})
