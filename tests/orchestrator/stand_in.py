@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,29 +162,20 @@ def starts(log: Path) -> list[tuple[int, int, int]]:
     return [(int(line[1]), int(line[2]), int(line[3])) for line in lines]
 
 
-def start_driver(
-    folder: Path,
-    *,
-    ranks: Sequence[int],
-    seeds: Sequence[int] = (0,),
-    seconds: float = 0.0,
-    behaviour: dict[tuple[int, int], str] | None = None,
-    resources: str = "{cpu: 1}",
-    session: bool = False,
-    storage: str | None = None,
-    address: str | None = None,
-    tracking: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> subprocess.Popen[str]:
-    """A driver in a process group of its own.
+TOLD: dict[str, Any] = {
+    **{"seeds": [0], "ranks": [], "seconds": 0.0, "behaviour": {}, "resources": "{cpu: 1}", "options": {}, "session": False},
+    **dict.fromkeys(("storage", "address", "tracking")),
+}
+"""What a driver may be told, with `options` of `run_sweep`. With `session` it runs all that the command line runs after reading
+its file: with checkpoints in `storage`, if not beside all else, at `address`, and with the tracking store `tracking`, if not a
+SQLite file."""
 
-    With `session` it runs all that the command line runs after reading its file, with a tracking store, in `storage`, at
-    `address`; otherwise `run_sweep` alone, by `options`.
-    """
-    told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
-    told |= {"storage": storage, "address": address, "tracking": tracking}
-    told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options or {}}
-    (folder / "driver.json").write_text(json.dumps(told))
+
+def start_driver(folder: Path, **told: Any) -> subprocess.Popen[str]:
+    """A driver in a process group of its own; see TOLD."""
+    assert told.keys() <= TOLD.keys()
+    told["behaviour"] = [[*key, how] for key, how in told.get("behaviour", {}).items()]
+    (folder / "driver.json").write_text(json.dumps(TOLD | told))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -68,10 +68,3 @@ def test_the_package_is_light_and_keeps_its_functions(tmp_path: Path) -> None:
 def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
     page = "import dashboards.app, dashboards.content, dashboards.store, mlflow; mlflow.MlflowClient"
     assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}
-
-
-@pytest.mark.slow
-def test_a_sweep_is_planned_without_optuna(folder: Path) -> None:
-    overrides = "'--set', 'search={algorithm: tpe, configurations: 4}'"
-    plan = f"from orchestrator.run import main; assert main(['sweep.yaml', '--plan', {overrides}]) == 0"
-    assert not loaded(plan, folder) & {"optuna", "ray", "mlflow"}
