@@ -190,7 +190,7 @@ def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
 def test_a_pipe_gets_plain_lines_and_failures_and_troubles_at_once(verbosity: str) -> None:
     sweep = Sweep(4, verbosity=verbosity)
     with sweep.display as display:
-        sweep.start(0)
+        sweep.start(0, 2)
         sweep.ends(0, 1.0, "failed", f"the loss of {HOSTILE} is [nan]")
         for _ in range(3):
             display.trouble("the disk is full")
@@ -210,7 +210,8 @@ def test_a_pipe_gets_plain_lines_and_failures_and_troubles_at_once(verbosity: st
     assert lines[2:] == (told if verbosity == "verbose" else [])
 
 
-def test_a_terminal_gets_a_block_with_everything() -> None:
+def test_a_terminal_gets_a_block_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     sweep = Sweep(4, live=True)
     with sweep.display as display:
         sweep.start(0, 2)
