@@ -13,19 +13,28 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from mlflow import MlflowClient
+from mlflow.pyfunc import load_model
 from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
+from craft.spec import RunSpec
+from craft.trainer.training import train_run
+from orchestrator.adapters.merging import write_merged
+from orchestrator.adapters.serving import Answerer
 from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
+from orchestrator.tracking.registry import Candidate, register
 from tests.orchestrator.conftest import Cli, SmallSweep
 from tests.orchestrator.recorded import over_seeds, record, write_adapter, write_log
+from tests.word_pairs import word_pairs
 
 FRONT = {
     "LoRA small": (100, over_seeds(70, 72, 71, search=81.5)),
@@ -288,6 +297,56 @@ def test_a_lora_of_a_gguf_base_is_loaded_by_what_reads_gguf(tmp_path: Path, fron
     run["spec"]["model"] = "models/x-q4.gguf"
     (folder / "run.json").write_text(json.dumps(run))
     assert how_to_load(Taken(front.entries[0], (), folder), "lora")[0] == "from craft import load_adapter"
+
+
+PAIRS = [["the old man waits for the bus", "an old man is waiting for a bus"], ["a girl sings", "the plan was rejected"]]
+ROWS = pd.DataFrame(PAIRS, columns=["text", "text_pair"])
+ASK = """
+pairs = {pairs!r}
+print(json.dumps([model.eval()(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in pairs]))
+"""
+
+
+def answers(code: str) -> list[float]:
+    """What a new process prints that can import nothing of this project."""
+    blocked = "import json, sys\nfor name in ('craft', 'orchestrator'): sys.modules[name] = None\n"
+    load = "from transformers import AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
+    return list(json.loads(asked(blocked + load + code + ASK.format(pairs=PAIRS))[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
+    family: str, tmp_path: Path, uri: str, request: pytest.FixtureRequest
+) -> None:
+    base = resolve_model(MINILM) if family == "bert" else request.getfixturevalue("stories")
+    training = {"train_examples": 120, "eval_examples": 40, "max_steps": 4, "batch_size": 8, "max_length": 64}
+    spec = RunSpec(model=base, method="lora", parameters={"rank": 2}, training=training, **word_pairs(tmp_path, "regression"))
+    adapter = train_run(spec, tmp_path / "run").adapter
+    loaded, tokenizer = craft.load_adapter(adapter)
+    wanted = [loaded(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in PAIRS]
+    assert all(0 < value < 5 for value in wanted), "numbers from 0 to 5, as the labels are"
+
+    plain = answers(
+        "from peft import PeftModel\n"
+        f"model = PeftModel.from_pretrained(M.from_pretrained({base!r}, num_labels=1), {str(adapter)!r})\n"
+        f"tokenizer = T.from_pretrained({base!r})"
+    )
+    np.testing.assert_allclose(plain, wanted, atol=1e-4)
+    merged = tmp_path / "merged"
+    write_merged(adapter, merged)
+    np.testing.assert_allclose(
+        answers(f"model, tokenizer = M.from_pretrained({str(merged)!r}), T.from_pretrained({str(merged)!r})"), wanted, atol=1e-3
+    )
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    trial = client.create_run(client.create_experiment("regression", artifact_location=str(tmp_path / "artifacts")))
+    for folder in (adapter, merged):
+        served = Answerer(folder).predict(ROWS)
+        assert list(served) == ["value"]
+        np.testing.assert_allclose(served["value"], wanted, atol=1e-3)
+        made = register(uri, trial, Candidate(folder, "pairs", True, ["value"], [], {}))
+        source = client.get_model_version("pairs", made.version).source
+        np.testing.assert_allclose(load_model(source).predict(ROWS)["value"], wanted, atol=1e-3)
 
 
 HALF = """\

@@ -1,8 +1,11 @@
-"""The command line as people meet it: its help, its plan, its refusals, and one small sweep from start to extension."""
+"""The command line as people meet it: its plan, its refusals, what continues a sweep, its exit status, and what it imports."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import config_alone
+from tests.orchestrator.recorded import over_seeds, record, write_adapter
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """\
@@ -211,3 +215,53 @@ def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str,
         trial = Trial(str(seed), "c", "LoRA", "lora", "t", seed, "honest", {}, why)
         entries[trial.key] = Entry(trial, result, "ended" if result else "waiting")
     assert exit_status(SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)) == status
+
+
+HEAVY = {"optuna", "torch", "transformers", "peft", "datasets", "ray", "mlflow", "sklearn", "pandas", "matplotlib", "pyarrow"}
+
+
+def loaded(program: str, folder: Path) -> set[str]:
+    """The heavy libraries in `sys.modules` after a program, whose own output is swallowed."""
+    program = (
+        f"import contextlib, io, json, sys\nheavy = {HEAVY}\n"
+        f"with contextlib.redirect_stdout(io.StringIO()):\n    {program}\n"
+        "print(json.dumps(sorted(heavy & {*sys.modules})))"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=folder, env=environment
+    )
+    return {*json.loads(done.stdout)}
+
+
+def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path) -> None:
+    """Later lines of the program import more, so a line counts what the lines before it imported, too."""
+    check = "import orchestrator.run, orchestrator.search.stages, orchestrator.search.scheduler\n"
+    check += "    from orchestrator.sweepfile.load import load_sweep; load_sweep('sweep.yaml')\n"
+    check += "    from orchestrator.run import main; assert main(['sweep.yaml', '--set', 'trainin.epochs=1']) == 2\n"
+    check += "    assert heavy & {*sys.modules} <= {'pandas', 'pyarrow', 'matplotlib'}\n"
+    check += "    import orchestrator.commands.session, orchestrator.tune.attempts"
+    assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
+
+
+def test_tables_are_judged_and_what_is_on_record_is_shown_and_taken_with_nothing_heavy(tmp_path: Path) -> None:
+    rows = [f"{rank},{seed},{0.8 + 0.01 * rank + 0.003 * seed},{100 * rank}" for rank in range(4) for seed in range(3)]
+    (tmp_path / "runs.csv").write_text("\n".join(["rank,seed,accuracy,params", *rows]))
+    adapter = write_adapter(tmp_path / "adapter", {"peft_type": "LORA"})
+    sizes = {"LoRA r1": (100, over_seeds(81.5, 79.0)), "LoRA r2": (200, over_seeds(82.5, 81.0))}
+    record(tmp_path / "runs" / "two", sizes, adapter=adapter)
+    calls = [f"main({command.split()})" for command in ("judge runs.csv", "status two", "front two", "take two --to out")]
+    assert loaded(f"from orchestrator.commands.app import main; assert [{', '.join(calls)}] == [0] * 4", tmp_path) == set()
+
+
+def test_the_package_is_light_and_keeps_its_functions(tmp_path: Path) -> None:
+    """A module that is imported later does not take the place of the function of its name."""
+    program = "import orchestrator; assert not heavy & {*sys.modules} and 'pydantic' not in sys.modules\n"
+    program += "    import orchestrator.run, orchestrator.plan.plan; from orchestrator import plan, run, open_sweep\n"
+    program += "    assert {f.__module__ for f in (plan, run, open_sweep)} == {'orchestrator.commands.api'}"
+    loaded(program, tmp_path)
+
+
+def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
+    page = "import dashboards.app, dashboards.content, dashboards.store, mlflow; mlflow.MlflowClient"
+    assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}
