@@ -215,6 +215,9 @@ def test_a_terminal_gets_a_block_with_everything(monkeypatch: pytest.MonkeyPatch
     sweep = Sweep(4, live=True)
     with sweep.display as display:
         sweep.start(0, 2)
+        display.tick()
+        assert "search score" not in sweep.shown
+        sweep.now += 1.0
         sweep.does(Reported(key="k0", rows=[{"step": 3, "search_score": 66.6}], epoch=1.0, total_steps=4))
         sweep.ends(1, 1.0)
         sweep.looks(2, "scoring 300/872 (reported)", 0.41, 130.0)
@@ -248,11 +251,12 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
         result = TrialResult(trial.key, "finished", score, {"random_guessing": chance}, 3, 1.0, facts=phases)
         entries[trial.key] = Entry(trial.trial, result, "ended")
     summaries = mark_front(summarize_entries(entries.values()), plan.sweep.objectives)
-    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, new=frozenset(entries))
+    new = frozenset(entries) if offered else frozenset[str]()  # those of other sessions took none of this one's time
+    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, new=new)
     screen = printed(lambda console: show_outcome(plan, outcome, summaries, console, "sqlite:///x", []))
     assert ("craft-sweeps take" in screen) == offered
     assert "craft-sweeps page --tracking-uri sqlite:///x" in screen
-    assert "1 s: training 75 %, scoring 25 %" in screen
+    assert ("1 s: training 75 %, scoring 25 %" in screen) == offered
 
 
 def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> None:

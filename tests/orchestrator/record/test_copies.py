@@ -156,10 +156,10 @@ def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_ro
 ) -> None:
     same, more = case == "the same rows", "search: {until: answered}\n" if case.startswith("more") else ""
     plans = []
-    for place, text in ((tmp_path / "old", OWN_ROWS), (tmp_path / "new", OWN_ROWS + more)):
+    for place, block in ((tmp_path / "old", ""), (tmp_path / "new", more)):
         place.mkdir()
         (place / "rows.csv").write_text("body,way\na,up\nb,down\n")
-        plans.append(toy_plan(place, text.format(place=place, storage=tmp_path)))
+        plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path) + block))
     end_some(plans[0], ended)
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
     prepared = list[bool]()
