@@ -270,7 +270,7 @@ def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
         for take in (lambda size: np.empty(size, np.uint8), lambda size: torch.empty(size, dtype=torch.uint8)):
             assert len(take(share // 4)) == share // 4
             try:
-                take(share)
+                take(share * 3 // 2)
             except (MemoryError, RuntimeError) as error:
                 refused.append(error)
         raise refused[-1]
