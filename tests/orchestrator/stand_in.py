@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,33 +162,20 @@ def starts(log: Path) -> list[tuple[int, int, int]]:
     return [(int(line[1]), int(line[2]), int(line[3])) for line in lines]
 
 
-def start_driver(
-    folder: Path,
-    *,
-    ranks: Sequence[int],
-    seeds: Sequence[int] = (0,),
-    seconds: float = 0.0,
-    behaviour: dict[tuple[int, int], str] | None = None,
-    resources: str = "{cpu: 1}",
-    session: bool = False,
-    storage: str | None = None,
-    address: str | None = None,
-    tracking: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> subprocess.Popen[str]:
-    """A driver in a process group of its own.
+TOLD: dict[str, Any] = {
+    **{"seeds": [0], "ranks": [], "seconds": 0.0, "behaviour": {}, "resources": "{cpu: 1}", "options": {}, "session": False},
+    **dict.fromkeys(("storage", "address", "tracking")),
+}
+"""What a driver may be told, with `options` of `run_sweep`. With `session` it runs all that the command line runs after reading
+its file: with checkpoints in `storage`, if not beside all else, at `address`, and with the tracking store `tracking`, if not a
+SQLite file."""
 
-    Args:
-        session: run all that the command line runs after reading its file, with a tracking store, not `run_sweep` alone.
-        storage: where such a one keeps its checkpoints, if not beside all else.
-        address: the cluster that such a one joins.
-        tracking: the store that such a one records in, if not a SQLite file.
-        options: of `Options`.
-    """
-    told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
-    told |= {"storage": storage, "address": address, "tracking": tracking}
-    told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options or {}}
-    (folder / "driver.json").write_text(json.dumps(told))
+
+def start_driver(folder: Path, **told: Any) -> subprocess.Popen[str]:
+    """A driver in a process group of its own; see TOLD."""
+    assert told.keys() <= TOLD.keys()
+    told["behaviour"] = [[*key, how] for key, how in told.get("behaviour", {}).items()]
+    (folder / "driver.json").write_text(json.dumps(TOLD | told))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -230,11 +217,6 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
     return main(arguments)
 
 
-def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:
-    """The metrics each trial has when nothing happens to it."""
-    return {trial.key: {"score": 60.0 + trial.run.parameters["rank"] + trial.run.seed} for trial in plan.trials}
-
-
 def kill_at_random(
     folder: Path, times: int, draw: random.Random, to_the_end: bool = True, part: range | None = None
 ) -> Iterator[str]:
@@ -249,23 +231,25 @@ def kill_at_random(
     """
     # Steps so long that there is work left at the last of twenty kills.
     told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
-    log = folder / "log"
+    log, trials = folder / "log", plan_of(folder, "[0, 1, 2]", "[1, 2, 4, 8]", storage=str(folder)).trials
 
     def finished() -> dict[str, TrialResult]:
         entries = read_state(SweepFolder(folder / "test").record).entries
         return {key: entry.result for key, entry in entries.items() if entry.result is not None and entry.result.settled}
 
-    pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in _plan_of_kills(folder, told).trials}
+    def begun() -> list[tuple[int, int, int]]:
+        return starts(log) if log.exists() else []
+
+    pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in trials}
     known = finished()
     for kill in part if part is not None else range(times):
-        begun = len(starts(log)) if log.exists() else 0
+        before = len(begun())
         process = start_driver(folder, **told)
         # A third of them while it starts, wherever that is; the others once it is at work.
         when = "it started" if kill % 3 == 0 else "its first trial began"
         moment = draw.uniform(1.0, 20.0) if kill % 3 == 0 else draw.uniform(0.0, 12.0)
         if kill % 3:
-            before = len(starts(log)) if log.exists() else 0
-            while process.poll() is None and not (log.exists() and len(starts(log)) > before):
+            while process.poll() is None and len(begun()) == before:
                 time.sleep(0.05)
         try:
             process.wait(moment)
@@ -276,7 +260,7 @@ def kill_at_random(
         process.communicate()
         now = finished()
         assert known.items() <= now.items(), "a result is gone or has changed"
-        again = {start[:2] for start in (starts(log)[begun:] if log.exists() else ())} & {pairs[key] for key in known}
+        again = {start[:2] for start in begun()[before:]} & {pairs[key] for key in known}
         assert not again, "a trial that had finished started again"
         known = now
         yield f"{kill + 1}: {how} {moment:.1f} s after {when}, {len(now)} of 12 trials done"
@@ -284,8 +268,8 @@ def kill_at_random(
         return
     process = start_driver(folder, **told)
     ended(process)
-    plan = _plan_of_kills(folder, told)
-    assert {key: result.metrics for key, result in finished().items()} == undisturbed(plan)
+    scores = {key: {"score": 60.0 + rank + seed} for key, (rank, seed) in pairs.items()}
+    assert {key: result.metrics for key, result in finished().items()} == scores
     events = [event for event, _ in read_events(SweepFolder(folder / "test").record)]
     keys = [event.result.key for event in events if isinstance(event, Ended) and event.result.status == "finished"]
     assert len(keys) == len(set(keys)) == 12, "a trial finished twice"
@@ -294,10 +278,6 @@ def kill_at_random(
     check_runs(f"sqlite:///{folder}/mlflow.db", set(keys))
     repeated = sum(n - 1 for n in steps(log).values())
     yield f"12 of 12 trials done, each once and with one run; {len(starts(log))} starts, {repeated} of 36 steps done again"
-
-
-def _plan_of_kills(folder: Path, told: dict[str, Any]) -> Plan:
-    return plan_of(folder, str(told["seeds"]), str(told["ranks"]), storage=str(folder))
 
 
 def check_runs(uri: str, keys: set[str], configurations: int = 4) -> None:

@@ -10,23 +10,31 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from mlflow import MlflowClient
+from mlflow.pyfunc import load_model
 from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
-from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load, take_adapters
+from craft.spec import RunSpec
+from craft.trainer.training import train_run
+from orchestrator.adapters.merging import write_merged
+from orchestrator.adapters.serving import Answerer
+from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
-from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.tracking.registry import Candidate, register
 from tests.orchestrator.conftest import Cli, SmallSweep
 from tests.orchestrator.recorded import over_seeds, record, write_adapter, write_log
+from tests.word_pairs import word_pairs
 
 FRONT = {
     "LoRA small": (100, over_seeds(70, 72, 71, search=81.5)),
@@ -68,6 +76,8 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
     (marked,) = [summary for summary in front.summaries if summary.enough]
     chosen = pick("enough", front.summaries, front.sweep.objectives)
     assert chosen.summary is marked
+    earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
+    assert earned == {"champion": 2, "enough": 1, "knee": 1}
     assert f"P = {marked.counts['p_enough']:.2f}" in chosen.reason
     level = {"LoRA small": (100, over_seeds(88, 90, 92)), "LoRA large": (80_000, over_seeds(92, 90, 88))}
     unsure = read_folder(record(tmp_path / "unsure", level, seeds=(0, 1, 2)))
@@ -80,18 +90,12 @@ def test_the_smallest_within_a_point_is_the_row_that_the_table_marks(front: Past
     assert "within 1 point of the best (0.80); with one seed there are no probabilities" in reason
 
 
-def test_aliases_are_earned(front: PastSweep) -> None:
-    earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
-    assert earned == {"champion": 2, "enough": 1, "knee": 1}
-
-
-def test_tasks_of_similar_names_get_folders_of_their_own() -> None:
-    assert folders_of(["custom/a.b", "custom/a-b", "glue/rte"]) == {
-        "custom/a.b": "custom-a-b",
-        "custom/a-b": "custom-a-b-2",
-        "glue/rte": "glue-rte",
-    }
-    assert folders_of(["glue/rte", "glue/rte"]) == {"glue/rte": ""}
+@pytest.mark.parametrize(
+    ("tasks", "folders"),
+    [(["custom/a.b", "custom/a-b", "glue/rte"], ["custom-a-b", "custom-a-b-2", "glue-rte"]), (["glue/rte", "glue/rte"], [""])],
+)
+def test_tasks_of_similar_names_get_folders_of_their_own(tasks: list[str], folders: list[str]) -> None:
+    assert folders_of(tasks) == dict(zip(dict.fromkeys(tasks), folders, strict=True))
 
 
 def test_where_nothing_is_complete_nothing_ranks(tmp_path: Path) -> None:
@@ -107,8 +111,7 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
     scores = {("toy/sentiment", number): values for number, values in enumerate([(80, 70), (75, 99), (90, 60)])}
     folder = record(tmp_path / "seeds", {"x": (1, scores)}, seeds=(0, 1, 2), protocol=protocol)
     entries = read_folder(folder).trials("0000000000", "toy/sentiment")
-    assert choose_seed(entries, None)[0].trial.seed == seed
-    assert choose_seed(entries, 1)[0].trial.seed == 1
+    assert [choose_seed(entries, given)[0].trial.seed for given in (None, 1)] == [seed, 1]
     with pytest.raises(NothingMeets, match="finished: 0, 1, 2"):
         choose_seed(entries, 7)
 
@@ -133,13 +136,9 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
         (("front", "--pick", "best", "--to", "out"), 2, "neither at a noted place nor under"),
     ],
 )
+@pytest.mark.usefixtures("front")
 def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
-    front: PastSweep,
-    here: Path,
-    arguments: tuple[str, ...],
-    status: int,
-    said: str,
-    cli: Cli,
+    here: Path, arguments: tuple[str, ...], status: int, said: str, cli: Cli
 ) -> None:
     (here / "full").mkdir()
     (here / "full" / "kept").write_text("mine")
@@ -148,12 +147,6 @@ def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
     assert said in cli(*verb, *arguments, "--storage", str(here), status=status).err
     assert {path.name for path in here.iterdir()} == {"front", "full", "file"}
     assert (here / "full" / "kept").read_text() == "mine"
-
-
-def logits(sweep: SmallSweep, key: str) -> np.ndarray:
-    """The outputs that the sweep scored, as the trial stored them."""
-    newest = stored_checkpoints(str(sweep.folder / "ray"), key)[0]
-    return load_file(Path(newest.path) / "predictions.safetensors")["outputs"]
 
 
 @pytest.fixture(scope="module")
@@ -165,23 +158,6 @@ def taken(small_sweep: SmallSweep, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.slow
-def test_the_adapter_gives_the_outputs_that_were_scored(small_sweep: SmallSweep, taken: Path) -> None:
-    from craft.spec import RunSpec
-    from craft.tasks import find_task
-    from craft.tasks.splits import load_splits
-    from orchestrator.adapters.serving import Answerer
-
-    for name in ("toy-sentiment", "toy-paraphrase"):
-        spec = RunSpec.model_validate(json.loads((taken / name / "run.json").read_text())["spec"])
-        sizes = {"train_examples": spec.training.train_examples, "eval_examples": spec.training.eval_examples}
-        splits = load_splits(find_task(spec.task, spec.data), spec.data, protocol=spec.protocol, **sizes)
-        rows = splits.reported[""].to_pandas()
-        answers = Answerer(taken / name).predict(rows)
-        assert list(answers) == json.loads((taken / name / "run.json").read_text())["labels"]
-        np.testing.assert_allclose(answers.to_numpy(), logits(small_sweep, spec.key), atol=1e-5)
-
-
-@pytest.mark.slow
 def test_the_card_says_what_the_ledger_says_and_its_lines_run(
     small_sweep: SmallSweep, taken: Path, hub_cache: dict[str, str]
 ) -> None:
@@ -189,51 +165,36 @@ def test_the_card_says_what_the_ledger_says_and_its_lines_run(
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
     for name, task in (("toy-sentiment", "toy/sentiment"), ("toy-paraphrase", "toy/paraphrase")):
         card = (taken / name / "README.md").read_text()
-        key = json.loads((taken / name / "run.json").read_text())["spec"]
+        run = json.loads((taken / name / "run.json").read_text())
         results = {entry.trial.seed: entry.result for entry in record.trials(best.configuration, task)}
-        chosen = results[key["seed"]]
+        chosen = results[run["spec"]["seed"]]
         assert chosen.metrics["search_score"] == max(one.metrics["search_score"] for one in results.values() if one)
         assert f"| {chosen.metrics['score']:.2f} |" in card
         assert f"{best.tasks[task].low:.2f} to {best.tasks[task].high:.2f}" in card
         assert chosen.facts["data_fingerprint"] in card
     blocks = re.findall(r"```python\n(.*?)```", card, re.S)  # of the last task
-    plain, ours = (asked(f"{code}print(logits.tolist())", taken / name, hub_cache) for code in blocks)
+    plain, ours = (asked(f"{code}print(logits.tolist())", cwd=taken / name, env=hub_cache) for code in blocks)
     assert "load_adapter" not in blocks[0]
     assert plain[0] == ours[0]
-    assert plain[0] in json.loads((taken / name / "run.json").read_text())["labels"]
+    assert plain[0] in run["labels"]
     np.testing.assert_allclose(json.loads(plain[1]), json.loads(ours[1]), atol=1e-5)
 
 
-def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
-    """The lines that a new process prints which runs `code` in `folder`."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+def asked(code: str, **how: Any) -> list[str]:
+    """The lines that a new process prints which runs `code`."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **how)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.slow
 def test_an_adapter_is_not_merged_into_a_base_that_was_trained_on_since(
-    small_sweep: SmallSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_sweep: SmallSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    record = read_folder(small_sweep.folder)
-    chosen = pick("best", record.summaries, record.sweep.objectives)
     monkeypatch.setattr("craft.models.files.model_digest", lambda name, revision=None: "0" * 64)
-    with (
-        pytest.raises(SweepError, match=r"its weights, configuration or tokenizer are not what .* .SHA-256 000000000000, then"),
-        take_adapters(record, chosen, tmp_path / "merged", form="merged"),
-    ):
-        pass
-
-
-def answered_without(modules: tuple[str, ...], load: str, texts: tuple[str, ...]) -> tuple[str, list[list[float]]]:
-    """The type and the outputs of `model` in a new process that runs `load` and has none of these modules."""
-    code = f"import sys\nfor name in {modules!r}: sys.modules[name] = None\n{load}\n"
-    code += f"logits = model.eval()(**tokenizer(*{texts!r}, return_tensors='pt')).logits\n"
-    code += "print(getattr(model, 'peft_type', type(model).__name__), logits.tolist())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kind, logits = done.stdout.splitlines()[-1].split(" ", 1)
-    return kind, json.loads(logits)
+    call = ["take", str(small_sweep.folder), "--pick", "best", "--as", "merged", "--to", str(tmp_path / "merged")]
+    said = r"its weights, configuration or tokenizer are not what .* .SHA-256 000000000000, then"
+    assert re.search(said, " ".join(cli(*call, status=WRONG).err.split()))
 
 
 HEAVY = ("orchestrator", "ray", "mlflow", "optuna", "datasets", "scipy", "sklearn", "pandas")
@@ -269,11 +230,13 @@ def test_each_form_gives_the_same_outputs_where_only_its_libraries_are(
     own = taken / "toy-paraphrase" if rule == "best" else tmp_path / "own"
     for folder, more in ((own, ()), (tmp_path / "written", flags)):
         assert folder.is_dir() or main([*pick_it, str(folder), *more]) == 0
-    load = load.format(folder=str(tmp_path / "written"), base=resolve_model(MINILM))
-    kind, logits = answered_without(missing, load, ("a cat sleeps", "a dog runs"))
+    code = f"import sys\nfor name in {missing!r}: sys.modules[name] = None\n"
+    code += load.format(folder=str(tmp_path / "written"), base=resolve_model(MINILM))
+    code += "\nlogits = model.eval()(**tokenizer('a cat sleeps', 'a dog runs', return_tensors='pt')).logits\n"
+    kind, logits = asked(f"{code}print(getattr(model, 'peft_type', ''))\nprint(logits.tolist())")[-2:]
     model, tokenizer = craft.load_adapter(own)
     wanted = model(**tokenizer("a cat sleeps", "a dog runs", return_tensors="pt")).logits.tolist()
-    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+    np.testing.assert_allclose(json.loads(logits), wanted, atol=1e-5)
     card = (tmp_path / "written" / "README.md").read_text()
     if form == "lora":
         assert (kind, model.peft_type.value) == ("PeftType.LORA", "CRAFT")
@@ -285,39 +248,31 @@ def test_each_form_gives_the_same_outputs_where_only_its_libraries_are(
 @pytest.mark.slow
 def test_the_store_gives_what_the_folder_gives(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
     assert main(["take", "small", "--tracking-uri", small_sweep.uri, "--pick", "best", "--to", str(tmp_path / "out")]) == 0
-    files = sorted(path.relative_to(taken) for path in taken.rglob("*") if path.is_file())
-    assert files == sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
-    for file in files:
-        if file.name != "README.md":
-            assert (tmp_path / "out" / file).read_bytes() == (taken / file).read_bytes()
+    ours, stored = (
+        {path.relative_to(place): path.name == "README.md" or path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in (taken, tmp_path / "out")
+    )
+    assert ours == stored
 
 
-@pytest.mark.slow
-def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, cli: Cli) -> None:
-    whole = next((small_sweep.folder / "ray").rglob("adapter"))
-    broken = tmp_path / "adapter"
-    broken.mkdir()
-    for file in whole.iterdir():
-        (broken / file.name).write_bytes(file.read_bytes())
-    weights = bytearray((broken / "adapter_model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (broken / "adapter_model.safetensors").write_bytes(weights)
-    folder = record(tmp_path / "sweep", {"x": (1, over_seeds(1, 2))}, adapter=broken)
+def test_a_damaged_adapter_is_refused(tmp_path: Path, cli: Cli) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    whole = (adapter / "run.json").read_bytes()
+    (adapter / "run.json").write_bytes(whole.replace(b"sentiment", b"sentimenu"))
+    folder = record(tmp_path / "sweep", {"x": (1, over_seeds(1, 2))}, adapter=adapter)
     assert "damaged" in cli("take", str(folder), "--pick", "best", "--to", str(tmp_path / "out"), status=2).err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_a_finished_configuration_is_cut_without_training(small_sweep: SmallSweep, tmp_path: Path, cli: Cli) -> None:
-    from craft import load_adapter
-
     trained = next(summary for summary in read_folder(small_sweep.folder).summaries if summary.method == "craft")
     flags = ["cut", str(small_sweep.folder), "--pick", trained.configuration, "--size", "3", "--size", "parameters:70"]
     said = " ".join(cli(*flags, "--to", str(tmp_path / "out")).out.split())
     assert f"{trained.label}, cut to r3" in said
     assert f"{2 * (36 + 2 * 8 * 3 + 2 * 8 * 3):,}" in said, "six layers: a J1 of rank 3 is as large as a whole one"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["3", "parameters-70"]
-    model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
+    model, tokenizer = craft.load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
     assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()
 
 
@@ -342,6 +297,56 @@ def test_a_lora_of_a_gguf_base_is_loaded_by_what_reads_gguf(tmp_path: Path, fron
     run["spec"]["model"] = "models/x-q4.gguf"
     (folder / "run.json").write_text(json.dumps(run))
     assert how_to_load(Taken(front.entries[0], (), folder), "lora")[0] == "from craft import load_adapter"
+
+
+PAIRS = [["the old man waits for the bus", "an old man is waiting for a bus"], ["a girl sings", "the plan was rejected"]]
+ROWS = pd.DataFrame(PAIRS, columns=["text", "text_pair"])
+ASK = """
+pairs = {pairs!r}
+print(json.dumps([model.eval()(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in pairs]))
+"""
+
+
+def answers(code: str) -> list[float]:
+    """What a new process prints that can import nothing of this project."""
+    blocked = "import json, sys\nfor name in ('craft', 'orchestrator'): sys.modules[name] = None\n"
+    load = "from transformers import AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
+    return list(json.loads(asked(blocked + load + code + ASK.format(pairs=PAIRS))[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
+    family: str, tmp_path: Path, uri: str, request: pytest.FixtureRequest
+) -> None:
+    base = resolve_model(MINILM) if family == "bert" else request.getfixturevalue("stories")
+    training = {"train_examples": 120, "eval_examples": 40, "max_steps": 4, "batch_size": 8, "max_length": 64}
+    spec = RunSpec(model=base, method="lora", parameters={"rank": 2}, training=training, **word_pairs(tmp_path, "regression"))
+    adapter = train_run(spec, tmp_path / "run").adapter
+    loaded, tokenizer = craft.load_adapter(adapter)
+    wanted = [loaded(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in PAIRS]
+    assert all(0 < value < 5 for value in wanted), "numbers from 0 to 5, as the labels are"
+
+    plain = answers(
+        "from peft import PeftModel\n"
+        f"model = PeftModel.from_pretrained(M.from_pretrained({base!r}, num_labels=1), {str(adapter)!r})\n"
+        f"tokenizer = T.from_pretrained({base!r})"
+    )
+    np.testing.assert_allclose(plain, wanted, atol=1e-4)
+    merged = tmp_path / "merged"
+    write_merged(adapter, merged)
+    np.testing.assert_allclose(
+        answers(f"model, tokenizer = M.from_pretrained({str(merged)!r}), T.from_pretrained({str(merged)!r})"), wanted, atol=1e-3
+    )
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    trial = client.create_run(client.create_experiment("regression", artifact_location=str(tmp_path / "artifacts")))
+    for folder in (adapter, merged):
+        served = Answerer(folder).predict(ROWS)
+        assert list(served) == ["value"]
+        np.testing.assert_allclose(served["value"], wanted, atol=1e-3)
+        made = register(uri, trial, Candidate(folder, "pairs", True, ["value"], [], {}))
+        source = client.get_model_version("pairs", made.version).source
+        np.testing.assert_allclose(load_model(source).predict(ROWS)["value"], wanted, atol=1e-3)
 
 
 HALF = """\

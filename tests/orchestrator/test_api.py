@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-import torch
 import yaml
 
 from orchestrator import open_sweep, plan, run
 from orchestrator.commands.app import main
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import SweepError
-from tests.orchestrator.local_engine import without_ray
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, record, write_adapter
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -25,18 +20,6 @@ TINY: dict[str, Any] = {
     "training": {"max_steps": 2, "batch_size": 4, "max_length": 16, "train_examples": 24, "eval_examples": 16},
     "space": [{"method": "lora", "rank": {"values": [1, 2]}}, {"method": "head"}],
 }
-
-
-def test_the_package_is_light_and_keeps_its_functions() -> None:
-    code = (
-        "import sys, orchestrator; light = not {'torch', 'ray', 'pandas', 'pydantic'} & {*sys.modules}; "
-        "import orchestrator.run; from orchestrator.plan.plan import make_plan; "
-        "from orchestrator import plan, run, open_sweep; "
-        "own = all(callable(f) and f.__module__ == 'orchestrator.commands.api' for f in (plan, run, open_sweep)); "
-        "sys.exit(not (light and own))"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_dict_a_text_and_a_file_plan_the_same(tiny_bert: str, tmp_path: Path) -> None:
@@ -63,7 +46,9 @@ def test_a_mistake_in_a_dict_names_its_place() -> None:
 
 def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
     scores = {"LoRA r1": (100, over_seeds(81.5, 79)), "LoRA r2": (200, over_seeds(85.0, 86.0))}
-    result = open_sweep(record(tmp_path / "runs" / "two", scores))
+    result = open_sweep(
+        record(tmp_path / "runs" / "two", scores, adapter=write_adapter(tmp_path / "adapter", {"peft_type": "LORA"}))
+    )
     assert result.front["label"].tolist() == ["LoRA r1", "LoRA r2"]
     assert result.front["score"].tolist() == [80.25, 85.5]
     assert result.front["on_front"].tolist() == [True, True]
@@ -72,6 +57,10 @@ def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
     assert result.compare(result, "LoRA r1", "LoRA r2").comparison.difference.mean == pytest.approx(80.25 - 85.5)
     with pytest.raises(ValueError, match="with itself"):
         result.compare(result)
+    (folder,) = result.pick("LoRA r2").save(tmp_path / "saved")
+    assert main(["take", str(tmp_path / "runs" / "two"), "--pick", "LoRA r2", "--to", str(tmp_path / "taken")]) == 0
+    for file in ("run.json", "adapter_config.json"):
+        assert (folder / file).read_bytes() == (tmp_path / "taken" / file).read_bytes()
 
 
 def test_a_text_replaces_no_file_but_that_of_its_own_sweep(here: Path) -> None:
@@ -93,21 +82,3 @@ def test_a_result_without_a_finished_trial_has_its_columns(tmp_path: Path, label
     assert result.front[["label", "score", "score_low", "trainable_parameters"]].isna().all()["score"]
     assert result.front["label"].tolist() == [*labels]
     assert result.trials[["key", "task", "metric.score"]].empty
-
-
-@pytest.mark.slow
-def test_a_sweep_runs_and_its_adapter_loads(tiny_bert: str, here: Path) -> None:
-    with without_ray():
-        result = run(TINY | {"model": tiny_bert}, quiet=True)
-        again = run(here / "runs/tiny.yaml", quiet=True)
-    assert again.trials.equals(result.trials), "nothing was trained again"
-    table = pd.read_csv(here / "runs/tiny/front.csv")
-    assert result.front["label"].tolist() == table["label"].tolist()
-    assert result.front["score"].tolist() == pytest.approx(table["score"].tolist())
-    model, tokenizer = result.pick("LoRA r2, q v").load()
-    with torch.no_grad():
-        assert model(**tokenizer(["a text"], return_tensors="pt")).logits.shape == (1, 2)
-    (folder,) = result.pick("LoRA r2, q v").save(here / "adapter")
-    assert main(["take", "tiny", "--pick", "LoRA r2, q v", "--to", "taken"]) == 0
-    files = ("adapter_model.safetensors", "adapter_config.json")
-    assert all((folder / file).read_bytes() == (here / "taken" / file).read_bytes() for file in files)

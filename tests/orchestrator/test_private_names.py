@@ -6,6 +6,7 @@ import inspect
 import re
 import sqlite3
 import tomllib
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
@@ -32,37 +33,37 @@ from orchestrator.tune import private as of_ray
 from orchestrator.tune.cluster import PATIENT_ENVIRONMENT
 from tests.orchestrator.stand_in import ROOT
 
+SOURCES = [
+    (worker.connect, ["worker.gcs_client = "]),
+    (class_cache._ActorClassCache.get, ["ENV_VARS_TO_PROPAGATE"]),
+    (Trial.init_local_path, ["if not self.relative_logdir"]),
+    (Trial.__init__, ["custom_dirname", "temporary_state"]),
+    (_TemporaryTrialState.__init__, ["ray_actor"]),
+    (StorageContext.__init__, ["trial_dir_name: ", "current_checkpoint_index: "]),
+    (SystemMetricsMonitor.__init__, ["run_id", "sampling_interval", "resume_logging", "tracking_uri"]),
+    (ArtifactRepository.delete_artifacts, ["self, artifact_path"]),
+    (get_artifact_repository, ["tracking_uri"]),
+]
+"""Functions, and what their texts have."""
 
-def names(function: object) -> list[str]:
-    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+@pytest.mark.parametrize(("function", "texts"), SOURCES, ids=[function.__qualname__ for function, _ in SOURCES])
+def test_a_function_is_as_it_is_used(function: Callable[..., object], texts: list[str]) -> None:
+    assert [text for text in texts if text not in inspect.getsource(function)] == []
 
 
-def test_a_started_cluster_has_its_processes_and_says_which_machines_drain() -> None:
-    assert of_ray.own_node() is worker._global_node
-    for name in ("dead_processes", "get_session_dir_path"):
-        assert callable(getattr(Node, name))
-    assert "worker.gcs_client = " in inspect.getsource(worker.connect)
-    assert callable(InnerGcsClient.get_draining_nodes)
-
-
-def test_the_environment_of_trials_and_of_the_clusters_processes_is_read() -> None:
+def test_there_are_the_processes_of_a_cluster_their_environment_and_the_error_of_a_trial() -> None:
+    assert of_ray.own_node() is ray._private.worker._global_node
+    used = (Node.dead_processes, Node.get_session_dir_path, InnerGcsClient.get_draining_nodes, cloudpickle.load)
+    assert all(map(callable, (*used, SystemMetricsMonitor.start)))
     assert isinstance(class_cache.ENV_VARS_TO_PROPAGATE, set)
-    assert "ENV_VARS_TO_PROPAGATE" in inspect.getsource(class_cache._ActorClassCache.get)
+    assert isinstance(inspect.getattr_static(Trial, "pickled_error_file"), property)
     place = Path(ray.__file__).parent
     files = ("core/src/ray/raylet/raylet", "core/src/ray/gcs/gcs_server", "_private/node.py")
     content = b"".join((place / file).read_bytes() for file in files)
     assert [name for name in PATIENT_ENVIRONMENT if name.encode() not in content] == []
     loggers = [place.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in of_ray.LOGGERS]
     assert [file for file in loggers if not file.is_file()] == []
-
-
-def test_a_trial_continues_the_folder_of_another_and_has_its_process_and_its_error() -> None:
-    assert "if not self.relative_logdir" in inspect.getsource(Trial.init_local_path)
-    assert all(name in inspect.getsource(Trial.__init__) for name in ("custom_dirname", "temporary_state"))
-    assert {"trial_dir_name", "current_checkpoint_index"} <= {*names(StorageContext.__init__)}
-    assert "ray_actor" in inspect.getsource(_TemporaryTrialState.__init__)
-    assert isinstance(inspect.getattr_static(Trial, "pickled_error_file"), property)
-    assert callable(cloudpickle.load)
 
 
 def test_the_tables_of_a_store_have_the_columns_that_are_corrected(tmp_path: Path) -> None:
@@ -72,11 +73,7 @@ def test_the_tables_of_a_store_have_the_columns_that_are_corrected(tmp_path: Pat
             assert column in {name for _, name, *_ in store.execute(f"PRAGMA table_info({table})")}, f"{table}.{column}"
 
 
-def test_a_run_is_sampled_and_its_artifacts_can_be_deleted(tmp_path: Path) -> None:
-    assert {"run_id", "sampling_interval", "resume_logging", "tracking_uri"} <= {*names(SystemMetricsMonitor.__init__)}
-    assert callable(SystemMetricsMonitor.start)
-    assert names(ArtifactRepository.delete_artifacts)[:2] == ["self", "artifact_path"]
-    assert "tracking_uri" in names(get_artifact_repository)
+def test_artifacts_can_be_deleted(tmp_path: Path) -> None:
     (tmp_path / "check.txt").write_text("ok")
     of_mlflow.artifact_storage(tmp_path.as_uri(), "sqlite:///none.db").delete_artifacts("check.txt")
     assert not (tmp_path / "check.txt").exists()
@@ -93,22 +90,11 @@ def test_mlflows_page_reads_its_tags() -> None:
     raise AssertionError(f"MLflow's page does not name {tags}")
 
 
-@pytest.mark.parametrize(
-    ("module", "library", "pattern"),
-    [
-        (
-            of_ray,
-            ray,
-            r"\bray\._|\bray\.[\w.]*\._|_raylet|_global_node|class_cache|temporary_state|relative_logdir|pickled_error",
-        ),
-        (
-            of_mlflow,
-            mlflow,
-            r"system_metrics|get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind",
-        ),
-    ],
-    ids=["ray", "mlflow"],
-)
+RAYS = r"\bray\._|\bray\.[\w.]*\._|_raylet|_global_node|class_cache|temporary_state|relative_logdir|pickled_error"
+MLFLOWS = r"system_metrics|get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind"
+
+
+@pytest.mark.parametrize(("module", "library", "pattern"), [(of_ray, ray, RAYS), (of_mlflow, mlflow, MLFLOWS)])
 def test_one_module_names_them_and_the_requirement_has_an_upper_bound(
     module: ModuleType, library: ModuleType, pattern: str
 ) -> None:

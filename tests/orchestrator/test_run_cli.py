@@ -1,7 +1,8 @@
-"""The command line as people meet it: its help, its plan, its refusals, and one small sweep from start to extension."""
+"""The command line as people meet it: its plan, its refusals, what continues a sweep, its exit status, and what it imports."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,23 +13,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from craft.trainer.checkpoint import verify
-from orchestrator.commands.app import GOOD, QUIET, WRONG
+from orchestrator.commands.app import QUIET, WRONG
 from orchestrator.commands.run import exit_status
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.events import Ended
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_events
 from orchestrator.record.options import Options
 from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.conftest import Cli
-from tests.orchestrator.plans import CONFIG, config_alone
-from tests.orchestrator.recorded import results_of
+from tests.orchestrator.plans import config_alone
+from tests.orchestrator.recorded import over_seeds, record, write_adapter
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """\
@@ -114,25 +112,17 @@ def test_a_temporary_folder_too_long_for_sockets_is_refused_before_anything_star
     assert "has no tokenizer" in cli("run", "sweep.yaml", status=WRONG).err  # which is found later
 
 
-def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people() -> None:
+def test_the_command_that_goes_on_does_not_retry_once_more_and_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options("my sweep.yaml", ("seeds=[0, 1]",), resume=True, retry_failed=True, cpus=2)
     assert options.again() == "craft-sweeps run 'my sweep.yaml' --resume --set 'seeds=[0, 1]' --cpus 2"
     options = Options("s.yaml", (), "n", "my runs", "http://me:secret@host", "auto", start=("python", "-m", "orchestrator.run"))
     flags = "--name n --storage 'my runs' --tracking-uri 'http://***@host' --address auto"
     assert options.again() == f"python -m orchestrator.run s.yaml --resume {flags}"
-
-
-def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch --export=ALL,TRACKING_URI=http://me:secret@here:5000 slurm.sbatch")
-    assert (
-        Options("sweep.yaml", address="node1:20000").again()
-        == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
-    )
+    assert options.again() == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch", "a job script names its own"
 
 
 def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.sweepfile.load import load_sweep
-
     stored = folder / "runs" / "small"
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
@@ -198,57 +188,6 @@ def test_an_edited_file_is_to_be_applied(folder: Path) -> None:
     assert (sweep.seeds, sweep.budget.trials) == ((0,), 9), "the file holds"
 
 
-@pytest.mark.slow
-def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
-    """Real processes: a run, and one more seed, which alone is run."""
-    from transformers import BertConfig, BertModel
-
-    from craft.models.files import MINILM
-    from craft.models.loading import load_tokenizer
-
-    base = {name: value for name, value in CONFIG.items() if name != "vocab_size"}
-    BertModel(BertConfig(**base)).save_pretrained(folder / "tiny")
-    load_tokenizer(MINILM).save_pretrained(folder / "tiny")
-
-    def call(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "orchestrator.run", "sweep.yaml", "--cpus", "1", *more]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(folder / "cache")}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-
-    first = call()
-    assert first.returncode == GOOD, first.stderr
-    assert "craft-sweeps page" in first.stdout
-    assert "WARNING" not in first.stdout + first.stderr
-    stored = folder / "runs" / "small"
-    assert {"sweep.yaml", "log.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
-    assert len(results_of(stored)) == 3
-    assert "see it in MLflow: mlflow ui --backend-store-uri sqlite:///" in first.stdout
-    assert "then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-" in first.stdout
-    for result in results_of(stored).values():
-        verify(Path(result.facts["adapter"]))
-    assert "WARNING" not in (stored / "sweep.log").read_text(), "nothing went wrong"
-    assert " %, " in first.stdout, "where the time went"
-
-    extended = call("--resume", "--set", "seeds=[0, 1]")
-    assert extended.returncode == GOOD, extended.stderr
-    assert len(results_of(stored)) == 6
-    events = [event for event, _ in read_events(SweepFolder(stored).record)]
-    ended = [event.result.key for event in events if isinstance(event, Ended)]
-    assert len(ended) == len(set(ended)) == 6
-
-
-def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
-    """An outcome of trials that ended so; "waiting" has no result. A cut is one of the first trial's adapter."""
-    entries = {}
-    for key, text in enumerate(statuses.split()):
-        status = text.removeprefix("cut:")
-        result = None if status == "waiting" else TrialResult(str(key), status)  # type: ignore[arg-type]
-        phase = "waiting" if result is None else "ended"
-        trial = Trial(str(key), "c", "LoRA", "lora", "t", key, "honest", {}, Why("cut", "0") if status != text else Why())
-        entries[str(key)] = Entry(trial, result, phase)  # type: ignore[arg-type]
-    return SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)
-
-
 @pytest.mark.parametrize(
     ("statuses", "how", "status"),
     [
@@ -268,4 +207,61 @@ def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
     ],
 )
 def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str, Any], status: int) -> None:
-    assert exit_status(outcome_of(statuses, **how)) == status
+    """Of trials that ended so; "waiting" has no result, and a cut is one of the first trial's adapter."""
+    entries = {}
+    for seed, text in enumerate(statuses.split()):
+        ended, why = text.removeprefix("cut:"), Why("cut", "0") if text.startswith("cut:") else Why()
+        result = None if ended == "waiting" else TrialResult(str(seed), ended)  # type: ignore[arg-type]
+        trial = Trial(str(seed), "c", "LoRA", "lora", "t", seed, "honest", {}, why)
+        entries[trial.key] = Entry(trial, result, "ended" if result else "waiting")
+    assert exit_status(SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)) == status
+
+
+HEAVY = {"optuna", "torch", "transformers", "peft", "datasets", "ray", "mlflow", "sklearn", "pandas", "matplotlib", "pyarrow"}
+
+
+def loaded(program: str, folder: Path) -> set[str]:
+    """The heavy libraries in `sys.modules` after a program, whose own output is swallowed."""
+    program = (
+        f"import contextlib, io, json, sys\nheavy = {HEAVY}\n"
+        f"with contextlib.redirect_stdout(io.StringIO()):\n    {program}\n"
+        "print(json.dumps(sorted(heavy & {*sys.modules})))"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=folder, env=environment
+    )
+    return {*json.loads(done.stdout)}
+
+
+def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path) -> None:
+    """Later lines of the program import more, so a line counts what the lines before it imported, too."""
+    check = "import orchestrator.run, orchestrator.search.stages, orchestrator.search.scheduler\n"
+    check += "    from orchestrator.sweepfile.load import load_sweep; load_sweep('sweep.yaml')\n"
+    check += "    from orchestrator.run import main; assert main(['sweep.yaml', '--set', 'trainin.epochs=1']) == 2\n"
+    check += "    assert heavy & {*sys.modules} <= {'pandas', 'pyarrow', 'matplotlib'}\n"
+    check += "    import orchestrator.commands.session, orchestrator.tune.attempts"
+    assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
+
+
+def test_tables_are_judged_and_what_is_on_record_is_shown_and_taken_with_nothing_heavy(tmp_path: Path) -> None:
+    rows = [f"{rank},{seed},{0.8 + 0.01 * rank + 0.003 * seed},{100 * rank}" for rank in range(4) for seed in range(3)]
+    (tmp_path / "runs.csv").write_text("\n".join(["rank,seed,accuracy,params", *rows]))
+    adapter = write_adapter(tmp_path / "adapter", {"peft_type": "LORA"})
+    sizes = {"LoRA r1": (100, over_seeds(81.5, 79.0)), "LoRA r2": (200, over_seeds(82.5, 81.0))}
+    record(tmp_path / "runs" / "two", sizes, adapter=adapter)
+    calls = [f"main({command.split()})" for command in ("judge runs.csv", "status two", "front two", "take two --to out")]
+    assert loaded(f"from orchestrator.commands.app import main; assert [{', '.join(calls)}] == [0] * 4", tmp_path) == set()
+
+
+def test_the_package_is_light_and_keeps_its_functions(tmp_path: Path) -> None:
+    """A module that is imported later does not take the place of the function of its name."""
+    program = "import orchestrator; assert not heavy & {*sys.modules} and 'pydantic' not in sys.modules\n"
+    program += "    import orchestrator.run, orchestrator.plan.plan; from orchestrator import plan, run, open_sweep\n"
+    program += "    assert {f.__module__ for f in (plan, run, open_sweep)} == {'orchestrator.commands.api'}"
+    loaded(program, tmp_path)
+
+
+def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
+    page = "import dashboards.app, dashboards.content, dashboards.store, mlflow; mlflow.MlflowClient"
+    assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}

@@ -1,7 +1,9 @@
-"""Sizes of a training: in the file, the plan, the record, the worker, and under every rule that judges trainings."""
+"""Sizes of a training: in the file, the plan, the record, the worker, under every rule that judges trainings, on real Ray."""
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -9,101 +11,83 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from rich.console import Console
 
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
+from orchestrator.commands import app, session
+from orchestrator.driver.display import SweepOutcome
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, PlannedTrial
-from orchestrator.record.events import Ended
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_events
-from orchestrator.results.summary import summarize_entries
+from orchestrator.record.options import Options
+from orchestrator.review.past_sweep import find_sweep, read_folder
+from orchestrator.review.pick import pick
+from orchestrator.run import main
 from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
-from tests.orchestrator.driven import driving, outcomes
-from tests.orchestrator.sized_sweep import size_of, sized_plan
+from tests.orchestrator.driven import driving
+from tests.orchestrator.local_engine import without_ray
+from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.recorded import results_of
+from tests.orchestrator.stand_in import stand_in, starts
+
+
+def sized_plan(folder: Path, block: str = "sizes: [20, 40]", more: str = "", seeds: str = "[0]") -> Plan:
+    """The plan of a sweep with one block of CRAFT, whose whole adapter has 10 parameters for each of its last rank, 8."""
+    space = f"seeds: {seeds}\nspace:\n  - {{method: craft, ranks: [all, 8, 8], {block}}}\n"
+    return toy_plan(folder, f"{space}storage: {folder}\n{more}", lambda run: 10 * run.parameters["ranks"][-1])
+
+
+def size_of(trial: PlannedTrial) -> int:
+    """The most parameters of an output."""
+    return int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else 80
 
 
 @pytest.mark.parametrize(
     ("block", "sizes"),
     [
         ("sizes: [40, 20, 80, 900]", {20: "1/4", 40: "1/2"}),
-        ("sizes: 4", {10: "1/8", 20: "1/4", 40: "1/2"}),
         ("sizes: 3", {10: "1/8", 28: "35 %"}),
         ("sizes: [3, 60, 79]", {3: "1/27", 60: "75 %", 79: "98.8 %"}),
-        ("", {}),
+        ("dropout: 0.0", {}),
     ],
 )
 def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path, block: str, sizes: dict[int, str]) -> None:
-    wanted = [*sizes]
-    plan = sized_plan(tmp_path, block or "dropout: 0.0", seeds="[0, 1]")
+    plan = sized_plan(tmp_path, block, seeds="[0, 1]")
     (trained,) = plan.trained
     cuts = [size for size in plan.configurations if size.source == trained]
-    assert [size.counts.trainable_parameters for size in cuts] == wanted
+    assert [size.counts.trainable_parameters for size in cuts] == [*sizes]
     assert [size.label for size in cuts] == [f"CRAFT 8, q v, cut to {share}" for share in sizes.values()]
     assert trained.id == sized_plan(tmp_path, "dropout: 0.0").trained[0].id, "sizes are no part of the training's identity"
     assert len(plan.jobs) == plan.most_jobs == 2
-    assert len(plan.trials) == 2 * (len(wanted) + 1)
+    assert len(plan.trials) == 2 * (len(sizes) + 1)
     for job in plan.jobs:
-        assert [size_of(trial) for trial in job.trials] == [80, *wanted]
+        assert [size_of(trial) for trial in job.trials] == [80, *sizes]
         assert {cut.source for cut in job.cuts} <= {job.key}
-        assert len({*job.keys}) == len(wanted) + 1
+        assert len({*job.keys}) == len(sizes) + 1
         assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
-
-
-def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
-    two = "learning_rate: {values: [0.001, 0.01]}, sizes: [20, 40]"
-    plan = sized_plan(tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\n")
-    assert [size_of(trial) for trial in plan.trials] == [40, 80, 40, 80]
-    assert [(drop.configuration.label[-10:], drop.reason) for drop in plan.dropped] == [
-        ("cut to 1/4", "trainable_parameters 20 is below min 30")
-    ] * 2
-    assert plan.duplicates == []
-    learning = sized_plan(
-        tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\nsearch: {algorithm: tpe, configurations: 1}\n"
-    )
-    with driving(learning, tmp_path / "learning") as driver:
-        job = driver.next_job()
-        assert [size_of(trial) for trial in job.trials] == [80, 40]
 
 
 def test_sizes_of_equal_shares_are_labelled_by_their_numbers() -> None:
     assert size_labels([2_000_000, 2_000_001, 4_000_000], 16_000_000) == ["2,000,000", "2,000,001", "1/4"]
 
 
-def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_path: Path) -> None:
-    plan = sized_plan(tmp_path)
-    (job,) = plan.jobs
-    with driving(plan, tmp_path) as driver:
-        assert driver.next_job() == job
-        driver.record_start(job.key)
-        progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 1.0}, "points": [], "time": 5e8}
-        assert not driver.record_report(job.key, progress)
-        assert list(driver.queue.running) == [trial.trial for trial in driver.display.progress().running] == [job.key]
-        assert {entry.phase for entry in driver.state.requested} == {"running"}
-        driver.record_end(job.key, outcomes(job, lambda trial: 100 - size_of(trial)))
-        assert driver.is_over
-        now = driver.display.progress()
-        assert (now.trainings.finished, now.trainings_planned) == (1, 1)
-        outcome = driver.outcome(None, None)
-    ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
-    assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
-    summaries = {summary.label.rpartition(" ")[2]: summary for summary in summarize_entries(outcome.state.requested)}
-    assert {label: summary.score.mean for label, summary in summaries.items()} == {"1/4": 80.0, "1/2": 60.0, "v": 20.0}
-    assert summaries["1/4"].parameters["cut_from"] == job.key
-    assert [entry.key for entry in outcome.ended("finished")] == [job.key]
-    assert outcome.new == {*job.keys}
-    assert outcome.complete
-    with driving(plan, tmp_path) as driver:
-        assert driver.next_job() is None
-        later = driver.outcome(None, None)
-    assert later.complete
-    assert not later.new, "the time of an earlier session is not of this one"
+def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
+    two, rule = "learning_rate: {values: [0.001, 0.01]}, sizes: [20, 40]", "constraints: {trainable_parameters: {min: 30}}\n"
+    plan = sized_plan(tmp_path, two, rule)
+    assert [size_of(trial) for trial in plan.trials] == [40, 80, 40, 80]
+    dropped = [(drop.configuration.label[-10:], drop.reason) for drop in plan.dropped]
+    assert dropped == [("cut to 1/4", "trainable_parameters 20 is below min 30")] * 2
+    assert plan.duplicates == []
+    with driving(sized_plan(tmp_path, two, f"{rule}search: {{algorithm: tpe, configurations: 1}}\n"), tmp_path) as driver:
+        assert [size_of(trial) for trial in driver.next_job().trials] == [80, 40]
 
 
 def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
-    """The reports of a worker; its last checkpoint is kept as storage would."""
+    """The results of a worker; its last checkpoint is kept as storage would."""
     settings, reports = WorkerSettings(str(folder / "storage"), str(folder / "scratch"), 1, train=train), list[dict[str, Any]]()
     attempt = len(list((folder / "storage").glob("attempt-*"))) + 1
 
@@ -114,7 +98,7 @@ def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
         reports.append(json.loads(json.dumps(metrics)))
 
     work(job.key, json.dumps(job.to_json()), settings, report)
-    return reports
+    return list(reports[-1]["results"])
 
 
 def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_path: Path, tiny_bert: str) -> None:
@@ -131,11 +115,11 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
             raise RuntimeError("CUDA out of memory.")
         return train_run(spec, directory, **how)
 
-    at_once = worked(tmp_path / "one", job, train)[-1]["results"][1:]
+    _, *at_once = worked(tmp_path / "one", job, train)
     assert [result["key"] for result in at_once] == [cut.key for cut in cuts]
     assert all("micro-batch" in note for result in at_once for note in result["notes"])
     worked(tmp_path / "two", replace(job, cuts=cuts[:1]), train)
-    later = worked(tmp_path / "two", job, train)[-1]["results"][1:]
+    _, *later = worked(tmp_path / "two", job, train)
     assert asked == [8, 4, 8, 4]
     (kept,) = (tmp_path / "two" / "storage" / "attempt-2").glob("*/checkpoint_*")
     for adapter in (kept / "adapter", *kept.glob("cuts/*/adapter")):
@@ -143,3 +127,104 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     later.sort(key=lambda result: result["counts"]["trainable_parameters"])
     for result, other in zip(at_once, later, strict=True):
         assert [result[name] for name in ("key", "metrics", "counts")] == [other[name] for name in ("key", "metrics", "counts")]
+
+
+def run_plan(folder: Path, behaviour: dict[tuple[int, int], str], resume: bool) -> SweepOutcome:
+    """Runs a sweep with a stand-in whose whole adapters score 80, their size."""
+    train = stand_in(str(folder / "log"), behaviour, finish=lambda spec: {"score": 80.0, "search_score": 80.0})
+    options = Options(cpus=2, resume=resume, retry_failed=resume, verbosity="quiet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_prepare", lambda *_: None)
+        patch.setattr(session, "_page", lambda *_: None)
+        patch.setattr(session, "drive", functools.partial(session.drive, train=train))
+        console, uri = Console(file=io.StringIO()), f"sqlite:///{folder}/mlflow.db"
+        return session.run_session(sized_plan(folder, seeds="[0, 1]"), options, uri, console)
+
+
+@pytest.mark.slow
+def test_trainings_run_once_on_real_ray_and_each_output_is_a_trial_with_its_adapter(tmp_path: Path) -> None:
+    job, failed = sized_plan(tmp_path, seeds="[0, 1]").jobs
+    outcome = run_plan(tmp_path, {(8, 0): "dies cutting", (8, 1): "nan"}, resume=False)
+    assert [[entry.key for entry in outcome.ended(status)] for status in ("finished", "failed")] == [[job.key], [failed.key]]
+    assert {results_of(outcome)[key].error for key in failed.keys} == {"training diverged: the loss is nan at step 1"}
+    assert sorted(starts(tmp_path / "log")) == [(8, 0, 0), (8, 0, 3), (8, 1, 0)], "nothing was trained again to be cut"
+
+    outcome = run_plan(tmp_path, {}, resume=True)
+    assert outcome.complete
+    assert len(starts(tmp_path / "log")) == 4
+    assert outcome.new == {*failed.keys}, "the time of an earlier session is not of this one"
+    # The folder moves: the places in the log are gone, the checkpoints come along.
+    for name, uri in ((str(tmp_path / "t"), None), ("t", f"sqlite:///{tmp_path}/mlflow.db"), (str(tmp_path / "moved"), None)):
+        if "moved" in name:
+            (tmp_path / "t").rename(name)
+        record = find_sweep(name, uri)
+        rows = record.summaries
+        found = {row.label: (row.score.mean, row.value("trainable_parameters"), row.complete) for row in rows}
+        assert found == {
+            "CRAFT 8, q v, cut to 1/4": (20.0, 19.0, True),
+            "CRAFT 8, q v, cut to 1/2": (40.0, 39.0, True),
+            "CRAFT 8, q v": (80.0, 80.0, True),
+        }
+        assert pick("under:30", rows, record.sweep.objectives).summary.label == "CRAFT 8, q v, cut to 1/4"
+        for trial in (*job.trials, *failed.trials):
+            adapter = record.adapter(trial.key, tmp_path / "fetched" / Path(name).name / trial.key)
+            text = str(size_of(trial)) if trial.run.cut_from else f"8 {trial.run.seed}"
+            assert (adapter / "adapter_model.safetensors").read_text() == text
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    runs = {run.data.tags["craft.key"]: run for run in client.search_runs([client.get_experiment_by_name("t").experiment_id])}
+    for cut in (*job.cuts, *failed.cuts):
+        stored = runs[cut.key]
+        params = {name: value for name, value in stored.data.params.items() if name.startswith("cut_")}
+        assert params == {"cut_from": cut.source, "cut_to": f"parameters:{size_of(cut)}"}
+        assert stored.info.status == "FINISHED"
+
+
+SWEEP = """
+name: t
+model: {model}
+tasks: [toy/sentiment]
+seeds: [0]
+training: {{epochs: 4, batch_size: 8, max_length: 16, train_examples: 64, eval_examples: 40, search_examples: 40}}
+space:
+  # The second ranks are the same on this model of three layers; the constraint drops a size.
+  - method: craft
+    ranks: {{values: [[all, 8, 8], [3, 8, 8]]}}
+    learning_rate: {{values: [1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]}}
+    sizes: [40, 120]
+constraints: {{trainable_parameters: {{min: 60}}}}
+scheduler: {{name: promotion, factor: 2}}
+{rules}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", ["budget: {trials: 6}", "search: {algorithm: tpe, configurations: 4}"])
+def test_outputs_follow_their_training_under_every_rule(tmp_path: Path, tiny_bert: str, rules: str) -> None:
+    file, runs = tmp_path / "t.yaml", tmp_path / "runs"
+    file.write_text(SWEEP.format(model=tiny_bert, rules=rules))
+    flags = ["--storage", str(runs), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--cpus", "2", "--quiet"]
+    with without_ray():
+        assert main([str(file), *flags]) == 0
+    results = results_of(runs / "t")
+    by_label = {summary.label: summary for summary in read_folder(runs / "t").summaries}
+    cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 43.8 %" in label}
+    assert len(by_label) == 2 * len(cuts), "each training has the one size that the constraint leaves"
+    assert len(cuts) == len({cut.configuration for cut in cuts.values()}) <= 6, "of equal ranks one is trained"
+    ended = set()
+    for label, cut in cuts.items():
+        whole = by_label[label]
+        both = [(one.finished, one.failed, one.stopped, sorted(one.scores), one.complete) for one in (cut, whole)]
+        assert both[0] == both[1]
+        ended |= {status for status in ("finished", "failed", "stopped") if getattr(whole, status)}
+        if whole.complete:
+            assert 60 <= cut.value("trainable_parameters") <= 120 < whole.value("trainable_parameters")
+        elif whole.stopped:
+            assert "score" not in cut.metrics, "what was stopped is not cut"
+    assert ended == {"finished", "stopped"}
+    with without_ray():
+        assert main([str(file), *flags, "--resume"]) == 0
+    assert results_of(runs / "t") == results
+    best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
+    assert app.main(["take", *best]) == 0
+    assert (tmp_path / "adapter" / "adapter_config.json").exists()

@@ -77,10 +77,6 @@ def test_every_command_is_run_on_a_recorded_sweep(
     assert reports["judge"]["answer"]["label"] == "LoRA r16", "as the sweep itself says"
 
 
-def test_it_says_what_to_do_with_each_kind_of_answer() -> None:
-    assert [kind for kind in get_args(Kind) if f"`{kind}`" not in SKILL.read_text()] == []
-
-
 def test_it_has_the_form_of_a_skill_and_names_what_there_is() -> None:
     head, body = re.match(r"---\n(.*?)^---\n(.*)", SKILL.read_text(), re.S | re.M).groups()  # type: ignore[union-attr]
     front = yaml.safe_load(head)
@@ -90,6 +86,7 @@ def test_it_has_the_form_of_a_skill_and_names_what_there_is() -> None:
     assert len(front["description"]) <= 1024
     assert not {"<", ">"} & {*front["description"]}
     assert len(body.splitlines()) < 500
+    assert [kind for kind in get_args(Kind) if f"`{kind}`" not in body] == [], "it says what to do with each kind of answer"
     names = {row.name for row in COMMANDS}
     assert set(re.findall(r"craft-sweeps ([a-z]+)", body)) <= names
     reports = json.loads((ROOT / "docs" / "reports.schema.json").read_text())["$defs"].values()

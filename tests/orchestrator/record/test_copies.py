@@ -1,21 +1,30 @@
-"""A sweep whose folder or files are moved is the same sweep; a copy is a sweep of its own, in a place of its own."""
+"""A sweep whose folder or files are moved is the same sweep, and its trials keep their names; a copy is a sweep of its own, in
+a place of its own."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
+from craft.results import MODEL_DIGEST, TEXT_DIGEST
+from craft.spec import RunSpec
 from orchestrator.commands import session
 from orchestrator.commands.session import open_session
+from orchestrator.plan.plan import Plan
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
+from orchestrator.record.resume import check_data, contradictions, has_moved, recorded_digests
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.worker.preparation import Needs
 from tests.orchestrator.driven import driving, outcomes, run_some, start_next
@@ -30,6 +39,9 @@ def test_a_copy_gets_an_id_of_its_own_and_a_moved_sweep_keeps_its(tmp_path: Path
     run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
     sweep_id, written = read_state(first / "log.jsonl").sweep_id, (first / "log.jsonl").read_bytes()
     shutil.copytree(first, second)
+    shared = f"file://{tmp_path / 'shared'}"
+    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to {shared}"):
+        open_session(plan, SweepFolder(second), Options(storage=shared, resume=True)).__enter__()
     with driving(plan, second) as driver:
         assert driver.copied_from == first
         assert driver.state.sweep_id != sweep_id
@@ -66,15 +78,6 @@ def test_ray_that_runs_in_the_process_is_to_be_shut_down_first(tmp_path: Path, m
     with pytest.raises(ValueError, match=r"call ray\.shutdown\(\) first"):
         open_session(toy_plan(tmp_path, SWEEP), SweepFolder(tmp_path / "s"), Options()).__enter__()
     assert not (tmp_path / "s").exists()
-
-
-def test_a_copy_may_not_write_to_the_storage_of_the_original(tmp_path: Path) -> None:
-    plan, first, second = toy_plan(tmp_path, SWEEP), tmp_path / "first", tmp_path / "second"
-    run_some(plan, first, lambda job: outcomes(job, lambda trial: 80.0))
-    shutil.copytree(first, second)
-    options = Options(storage=f"file://{tmp_path / 'shared'}", resume=True)
-    with pytest.raises(ValueError, match=f"{second} is a copy of {first}, .* both would write to file://{tmp_path / 'shared'}"):
-        open_session(plan, SweepFolder(second), options).__enter__()
 
 
 def test_artifacts_of_a_copied_store_are_those_of_the_copy(empty_store: Path, tmp_path: Path) -> None:
@@ -137,51 +140,102 @@ storage: {storage}
 """
 
 
+def end_some(plan: Plan, count: int) -> None:
+    """Finishes so many trainings of a sweep."""
+    with driving(plan, plan.sweep.folder) as driver:
+        for _ in range(count):
+            job = start_next(driver)
+            (outcome,) = outcomes(job, lambda trial: 60.0)
+            driver.record_end(job.key, [replace(outcome, result=outcome.result.with_facts(data_fingerprint="a" * 64))])
+
+
 @pytest.mark.parametrize("ended", [1, 2])
-@pytest.mark.parametrize("same", [True, False])
-def test_a_session_prepares_once_after_its_files_moved(
-    tmp_path: Path, ended: int, same: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", ["the same rows", "other rows", "more seeds by the answer"])
+def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_rows(
+    tmp_path: Path, ended: int, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    same, more = case == "the same rows", "search: {until: answered}\n" if case.startswith("more") else ""
     plans = []
-    for place in (tmp_path / "old", tmp_path / "new"):
+    for place, block in ((tmp_path / "old", ""), (tmp_path / "new", more)):
         place.mkdir()
         (place / "rows.csv").write_text("body,way\na,up\nb,down\n")
-        plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path)))
-    end_some(plans[0].sweep.folder, plans[0], ended)
+        plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path) + block))
+    end_some(plans[0], ended)
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
-    prepared = list[tuple[Needs, bool]]()
+    prepared = list[bool]()
 
     def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
-        prepared.append((needs, elsewhere))
+        prepared.append(elsewhere)
         return {"custom/mine": "a" * 64 if same else "b" * 64}
 
     monkeypatch.setattr(session, "prepare", prepare)
     with driving(plans[1], plans[1].sweep.folder) as driver:
-        if not same:
-            with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
-                session._prepare(driver, Console(quiet=True))
-        else:
+        if same:
             shared = session._prepare(driver, Console(quiet=True))
             assert (shared is None) == (ended == 2), "nothing is left to train"
-    assert [elsewhere for _, elsewhere in prepared] == [ended == 2]
+        else:
+            with pytest.raises(SweepError, match="the data of custom/mine are not what this sweep's finished trials used"):
+                session._prepare(driver, Console(quiet=True))
+    assert prepared == [ended == 2 and not more]
 
 
-def test_seeds_that_the_answer_adds_train_on_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rows.csv").write_text("body,way\na,up\nb,down\n")
-    text = OWN_ROWS.format(place=tmp_path, storage=tmp_path)
-    plan = toy_plan(tmp_path, text)
-    end_some(plan.sweep.folder, plan, 2)
-    monkeypatch.setattr(session, "prepare", lambda needs, *, elsewhere=False: {"custom/mine": "b" * 64})
-    until = toy_plan(tmp_path, text + "search: {until: answered}\n")
-    with driving(until, plan.sweep.folder) as driver, pytest.raises(SweepError, match="the data of custom/mine are not what"):
-        session._prepare(driver, Console(quiet=True))
+MINIMAL = {"name": "s", "model": "m", "tasks": ["glue/cola"], "space": [{"method": "lora", "rank": 1}]}
 
 
-def end_some(folder: Path, plan: object, count: int) -> None:
-    """Finishes so many trainings of a sweep."""
-    with driving(plan, folder) as driver:  # type: ignore[arg-type]
-        for _ in range(count):
-            job = start_next(driver)
-            (outcome,) = outcomes(job, lambda trial: 60.0)
-            result = outcome.result.with_facts(data_fingerprint="a" * 64)
-            driver.record_end(job.key, [type(outcome)(result)])
+def spec(task: str = "glue/cola", **data: Any) -> RunSpec:
+    return RunSpec.model_validate({"model": "m", "task": task, "method": "lora", "data": data})
+
+
+def test_what_decides_a_number_decides_the_name_and_no_other_task_or_folder_does() -> None:
+    one = {"train": "t.csv", "text": "body", "label": "queue"}
+    own = [spec("custom/tickets", custom={"tickets": {**one, "label": label}}) for label in ("queue", "team")]
+    same = [spec(root="/a"), spec(root="/b"), spec(custom={"tickets": one}), spec(generation={"beams": 1}), spec()]
+    assert len({each.key for each in same}) == 1
+    others = [*own, spec(search_fraction=0.2), spec("commonsense"), spec("commonsense", generation={"beams": 1})]
+    assert len({each.key for each in (spec(), *others)}) == 6
+
+
+def test_the_place_of_files_on_a_machine_is_no_part_of_the_name() -> None:
+    def run(folder: str, file: str = "rows.csv", **more: str) -> RunSpec:
+        own = {"train": f"{folder}/{file}", "text": "body", "label": "queue", **more}
+        measure = {"forgetting": {"text": f"{folder}/words.txt"}}
+        task = {"model": f"{folder}/model", "task": "custom/tickets", "method": "lora", "data": {"custom": {"tickets": own}}}
+        return RunSpec.model_validate(task | {"measure": measure})
+
+    assert run("/a").key == run("/b", "other.csv").key
+    assert run("/a", validation="/a/held.csv").key == run("/b", validation="/b/held.csv").key != run("/a").key
+    assert run("/a").key != run("/a").model_copy(update={"model": "hub/id"}).key
+
+
+@pytest.mark.parametrize(
+    ("place", "fact", "message"),
+    [
+        ("glue/cola", "data_fingerprint", "the data of glue/cola are not what"),
+        ("/m/one.gguf", MODEL_DIGEST, "model /m/one.gguf: its weights, configuration or tokenizer are not what"),
+        ("/m/mine.txt", TEXT_DIGEST, "the text /m/mine.txt is not what"),
+    ],
+)
+def test_other_rows_models_and_texts_under_finished_trials_are_refused(place: str, fact: str, message: str) -> None:
+    """By the names that they have now: a finished trial may have read them elsewhere."""
+    sweep = Sweep.model_validate(MINIMAL | {"model": "/m/one.gguf", "measure": {"forgetting": {"text": "/m/mine.txt"}}})
+    trial = entry(task="glue/cola")
+    done = replace(trial, result=TrialResult(trial.key, "finished", facts={fact: "1" * 64, "forgetting_text": "/old/mine.txt"}))
+    check_data(sweep, [trial], {place: "2" * 64})
+    check_data(sweep, [done], {place: "1" * 64, "another": "2" * 64})
+    assert recorded_digests(sweep, [trial, done]) == {place: "1" * 64}
+    with pytest.raises(SweepError, match=f"{message} .* finished trials used .SHA-256 222222222222, then 111111111111"):
+        check_data(sweep, [done], {place: "2" * 64})
+
+
+def test_files_may_move_between_sessions_and_nothing_else_of_the_data_may_change() -> None:
+    def sweep(folder: str, **own: str) -> Sweep:
+        task = {"train": f"{folder}/rows.csv", "text": "t", "label": "l", **own}
+        return Sweep.model_validate(MINIMAL | {"model": f"{folder}/bert", "data": {"custom": {"t": task}}})
+
+    assert not contradictions(sweep("/a"), sweep("/b"))
+    assert has_moved(sweep("/a"), sweep("/b"))
+    assert not has_moved(sweep("/a"), sweep("/a"))
+    (line,) = contradictions(sweep("/a"), sweep("/b", label="other"))
+    assert line.startswith("data.custom.t.label: was")
+    (line,) = contradictions(sweep("/a"), sweep("/b").model_copy(update={"model": "hub/id"}))
+    assert "hub/id" in line

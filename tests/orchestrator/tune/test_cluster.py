@@ -17,7 +17,6 @@ import pytest
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
-from orchestrator.tools.signals import BEGUN_AGAIN
 from orchestrator.tune import cluster
 from orchestrator.tune.cluster import PATIENT_ENVIRONMENT, describe_death, joined, keep_token
 from tests.orchestrator.stand_in import ROOT, ended, scores_of, starts, wait_for
@@ -80,8 +79,6 @@ AGENT = (
         (-signal.SIGABRT, FATAL, "raylet: status.has_value() Timed out waiting for file metrics_agent_port_f7"),
         (1, AGENT, "raylet: The raylet exited immediately because one Ray agent failed, agent_name = runtime_env_agent"),
         (-signal.SIGKILL, AGENT, "raylet was ended by SIGKILL; the system does so when memory runs out"),
-        (-signal.SIGTERM, FATAL, "raylet was ended by SIGTERM"),
-        (3, "nothing", "raylet: it ended with status 3"),
         (3, None, "raylet: it ended with status 3"),
     ],
 )
@@ -90,16 +87,6 @@ def test_why_a_process_of_ray_died_is_said_in_its_words(tmp_path: Path, status: 
         (tmp_path / "raylet.out").write_text("x" * 100_000 + "\n" + text)
     assert describe_death("raylet", status, tmp_path).startswith(said)
     assert f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores" in describe_death("raylet", status, tmp_path)
-
-
-def test_a_machine_s_error_without_a_message_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(_: object) -> None:
-        error = RuntimeError("ray::_ask() (pid=1)")
-        error.cause = MemoryError()  # type: ignore[attr-defined]
-        raise error
-
-    monkeypatch.setattr(cluster.ray, "get", get)
-    assert cluster._answer({"NodeManagerHostname": "a"}, None, True, 1.0) == cluster.Answer("a", error="MemoryError")
 
 
 REPLACED = """
@@ -127,7 +114,6 @@ def test_a_process_that_begins_again_keeps_its_number_and_its_screen_and_its_chi
     assert done.stderr == "on the screen"
     assert done.returncode == 0
     wait_for(lambda: not psutil.pid_exists(int(child)), seconds=10)
-    assert BEGUN_AGAIN == "CRAFT_BEGUN_AGAIN"
 
 
 @pytest.fixture
@@ -152,14 +138,10 @@ def test_no_key_of_the_environment_is_in_a_file_while_a_sweep_runs(
     wait_for(lambda: "step 1 0 1" in log_of(tmp_path), process)
     files = [file for folder in (tmp_path, ray_folder) for file in folder.rglob("*") if file.is_file()]
     assert any(file.name == "runtime_env_agent.log" for file in files)
-    assert [file for file in files if b"s3cret-" in content_of(file)] == []
+    for file in files:
+        with suppress(FileNotFoundError):  # the sweep runs, and removes files
+            assert b"s3cret-" not in file.read_bytes(), file
     process.communicate(timeout=240)
-
-
-def content_of(file: Path) -> bytes:
-    with suppress(FileNotFoundError):  # the sweep runs, and removes files
-        return file.read_bytes()
-    return b""
 
 
 def log_of(folder: Path) -> str:
@@ -196,7 +178,4 @@ def test_a_cluster_waits_long_for_its_processes(monkeypatch: pytest.MonkeyPatch)
         (raylet,) = [child for child in psutil.Process().children() if child.name() == "raylet"]
         environment = raylet.environ()
         assert own.broken is None
-    assert environment["RAY_health_check_timeout_ms"] == "70000"
-    assert {name: environment[name] for name in PATIENT_ENVIRONMENT} == PATIENT_ENVIRONMENT | {
-        "RAY_health_check_timeout_ms": "70000"
-    }
+    assert environment.items() >= (PATIENT_ENVIRONMENT | {"RAY_health_check_timeout_ms": "70000"}).items()

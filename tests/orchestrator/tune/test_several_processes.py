@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from craft.trainer.training import train_run
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, Train
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
@@ -77,12 +77,6 @@ def faulty(folder: str, faults: dict[int, str]) -> Train:
     return train
 
 
-def command_of(process: psutil.Process) -> str:
-    with suppress(psutil.Error):  # it may end meanwhile
-        return " ".join(process.cmdline())
-    return ""
-
-
 def living(folder: Path) -> list[int]:
     pids = [int(line.split()[0]) for line in (folder / "pids").read_text().splitlines()]
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
@@ -139,16 +133,15 @@ def test_after_an_interrupt_no_process_is_left_and_the_sweep_continues(
 
     def follows() -> bool:
         processes[:] = psutil.Process(driver.pid).children(recursive=True)
-        return any("_Follower.follow" in command_of(each) for each in processes)
+        with suppress(psutil.Error):  # one may end meanwhile
+            return any("_Follower.follow" in " ".join(each.cmdline()) for each in processes)
+        return False
 
     wait_for(lambda: bool(stored(tmp_path)) and follows(), seconds=120)
-    if everywhere:
-        os.killpg(driver.pid, signal.SIGINT)
-    else:
-        driver.send_signal(signal.SIGINT)
+    os.killpg(driver.pid, signal.SIGINT) if everywhere else driver.send_signal(signal.SIGINT)
     assert driver.wait(60) == 130
     _gone, left = psutil.wait_procs(processes, timeout=20)
-    assert not left, [command_of(each) for each in left]
+    assert not left
     subprocess.run([*command, "--resume"], cwd=ROOT, check=True, timeout=200, stdout=subprocess.DEVNULL)
     (result,) = results_of(tmp_path / "test").values()
     assert result.facts["resumed_at"][0] > 0
@@ -181,29 +174,24 @@ def sharing(log: str) -> Train:
     return train
 
 
-def rows_of(log: str) -> dict[str, list[list[str]]]:
-    """The lines of a log by their trials."""
-    trials: dict[str, list[list[str]]] = {}
-    for line in Path(log).read_text().splitlines():
-        key, *row = line.split()
-        trials.setdefault(key, []).append(row)
-    return trials
-
-
 def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    plan = mixed_plan(tmp_path)
-    assert len(plan.trials) == 40
-    log = str(tmp_path / "log")
-
+    space = "".join(
+        f"  - {{method: {method}, rank: {{values: {[*range(1, many + 1)]}}}, resources: {{gpu: {gpus}, cpu: 1}}}}\n"
+        for method, gpus, many in (("lora", 1, 24), ("dora", 2, 12), ("rslora", 4, 4))
+    )
+    plan = toy_plan(tmp_path, f"name: test\nseeds: [0]\nstorage: {tmp_path}\nspace:\n{space}")
+    log = tmp_path / "log"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # Ray starts no node with more than it lists
     with ray_cluster(*[{"num_cpus": 4, "num_gpus": 4}] * 2) as cluster:
-        outcome = run_sweep(plan, tmp_path / "test", address=cluster.address, verbosity="quiet", train=sharing(log))
+        outcome = run_sweep(plan, tmp_path / "test", address=cluster.address, verbosity="quiet", train=sharing(str(log)))
         left = ray.util.placement_group_table() if ray.is_initialized() else []
     assert Counter(result.status for result in results_of(outcome).values()) == {"finished": 40}
     assert not left
-    trials = rows_of(log)
+    trials = defaultdict[str, list[list[str]]](list)
+    for key, *line in map(str.split, log.read_text().splitlines()):
+        trials[key].append(line)
     for rows in trials.values():
         count = int(rows[0][2])
         assert sorted(int(row[1]) for row in rows) == [*range(count)]
@@ -211,12 +199,3 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
         assert len({row[3] for row in rows}) == count, "each process has a GPU of its own"
         assert sorted(int(row) for each in rows for row in each[4:]) == [*range(8)], "each reads other examples"
     assert Counter(int(rows[0][2]) for rows in trials.values()) == {1: 24, 2: 12, 4: 4}
-
-
-def mixed_plan(folder: Path) -> Plan:
-    blocks = [("lora", 1, 24), ("dora", 2, 12), ("rslora", 4, 4)]
-    space = "".join(
-        f"  - {{method: {method}, rank: {{values: {[*range(1, many + 1)]}}}, resources: {{gpu: {gpus}, cpu: 1}}}}\n"
-        for method, gpus, many in blocks
-    )
-    return toy_plan(folder, f"name: test\nseeds: [0]\nstorage: {folder}\nspace:\n{space}")
