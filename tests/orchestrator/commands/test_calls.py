@@ -1,8 +1,10 @@
-"""`--json` of each command: stdout holds one report, which keeps to the schema, and the exit status is that of the table."""
+"""`--json` of each command: stdout holds one report, which keeps to the schema, and the exit status is that of the table.
+
+A wrong call is a sentence for people.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -13,10 +15,10 @@ from typing import Any
 import pytest
 
 from orchestrator.commands import run as commands_of_runs
-from orchestrator.commands.app import GOOD, NO, STOPPED, WRONG, main
+from orchestrator.commands.app import GOOD, NO, STOPPED, WRONG
 from orchestrator.record.state import State
 from tests.craft.audit.plain_folders import CONFIGS, rows, saved
-from tests.orchestrator.commands.test_reports import VALIDATOR
+from tests.orchestrator.commands.test_reports import VALIDATOR, value
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record, write_adapter
 from tests.orchestrator.stand_in import ROOT
@@ -34,11 +36,13 @@ def place(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a sweep that has run, one that has only begun, and a sweep file."""
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
     adapter = write_adapter(here / "trial" / "adapter")
+    (adapter / "sub").mkdir()
+    (adapter / "sub" / "tokenizer.json").write_text("{}")
     both = {"LoRA r1": (100, over_seeds(80, 81, 82)), "LoRA r9": (900, over_seeds(90, 92, 91))}
     record(here / "runs" / "done", both, seeds=(0, 1, 2), adapter=adapter)
     record(here / "runs" / "begun", {"LoRA r1": (100, {})})
     (here / "next.yaml").write_text(SWEEP)
-    (here / "wrong.yaml").write_text(SWEEP + "trainig: {epochs: 1}\n")
+    (here / "wrong.yaml").write_text(SWEEP + "trainig: {epochs: 1}\nseedz: [1]\n")
     return here
 
 
@@ -46,48 +50,70 @@ def place(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("call", "expected"),
     [
         ("plan next.yaml", {"report": "plan", "trainings": 2}),
-        ("plan wrong.yaml", {"report": "error", "kind": "sweep file", "exit_status": 2}),
-        ("plan absent.yaml", {"report": "error", "exit_status": 2}),
-        ("status done", {"report": "status", "sweep": "done"}),
-        ("status absent", {"report": "error", "kind": "no such sweep", "exit_status": 2}),
-        ("front done", {"report": "front", "sweep": "done"}),
-        ("front runs/begun", {"report": "front", "knee": None}),
-        ("front done --within 0", {"report": "error", "exit_status": 2}),
-        ("compare done done --configuration-b under:200", {"report": "compare", "higher": "first"}),
-        ("compare done begun", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
-        ("compare done", {"report": "error", "kind": "call", "exit_status": 2}),
-        ("take done --pick best --to adapter", {"report": "take", "label": "LoRA r9", "form": "adapter"}),
-        ("take begun --pick best --to adapter", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
-        ("take done --pick best --to runs", {"report": "error", "kind": "call", "exit_status": 2}),
         ("run next.yaml --plan", {"report": "plan", "trainings": 2}),
-        ("run wrong.yaml", {"report": "error", "kind": "sweep file", "exit_status": 2}),
-        ("more done", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
+        ("status done", {"report": "status", "sweep": "done"}),
+        ("front done", {"report": "front", "sweep": "done", "rows.0.enough": False, "rows.1.enough": True}),
+        ("front done --within 50", {"answer.within": 50, "rows.0.enough": True, "rows.1.enough": False}),
+        ("front runs/begun", {"knee": None, "answer.kind": "unfinished", "answer.configuration": ""}),
+        ("compare done done --configuration-b under:200", {"report": "compare", "higher": "first"}),
+        (
+            "take done --pick best --to adapter",
+            {"report": "take", "label": "LoRA r9", "trainable_parameters": 900, "form": "adapter", "adapters.0.seed": 1,
+             "adapters.0.score": 92, "adapters.0.files": ["README.md", "run.json", "sub/tokenizer.json"],
+             "adapters.0.load.0": "from craft import load_adapter"},
+        ),
         ("pause done", {"report": "request", "verb": "pause", "done": False, "trials": []}),
         ("continue done", {"report": "request", "verb": "continue", "command": ""}),
-        ("stop begun LoRA", {"report": "error", "exit_status": 2}),
-        ("stop begun 000000000000", {"report": "error", "exit_status": 2}),
         ("stop begun 0000000000000001", {"report": "request", "verb": "stop", "trials": ["0000000000000001"]}),
-        ("retry done 0000000000000000", {"report": "error", "exit_status": 2}),
         ("export done --to results", {"report": "export", "trials": 6, "path": "results/trials.csv"}),
-        ("export begun --to results", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
-        ("cut begun --pick best --size 1 --to cut", {"report": "error", "kind": "nothing yet", "exit_status": 1}),
-        ("suggest --model m --data absent.csv", {"report": "error", "exit_status": 2}),
+    ],
+)  # fmt: skip
+def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any], cli: Cli) -> None:
+    report = cli(*call.split(), "--json", status=NO if "begun" in call and "front" in call else GOOD).report
+    VALIDATOR.validate(report)
+    assert {path: value(report, path) for path in expected} == expected
+    for adapter in report.get("adapters", ()):
+        folder = place / adapter["path"]
+        assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()) == adapter["files"]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        ("plan wrong.yaml", "sweep file", "trainig"),
+        ("run wrong.yaml", "sweep file", "seedz"),
+        ("plan absent.yaml", "sweep file", "absent.yaml: there is no such file"),
+        ("stop begun LoRA", "sweep file", "no trial 'LoRA'"),
+        ("stop begun 000000000000", "sweep file", "names 2 trials"),
+        ("retry done 0000000000000000", "sweep file", "it is finished"),
+        ("status absent", "no such sweep", "there is no sweep 'absent'"),
+        ("more absent", "no such sweep", "there is no sweep 'absent'"),
+        ("front absent --tracking-uri http://me:secret@127.0.0.1:9", "store", "http://***@127.0.0.1:9 cannot be read"),
+        ("export done --to /proc/x", "system", "No such file or directory"),
+        ("statsu done", "call", "Did you mean 'status'"),
+        ("status", "call", "Missing argument 'SWEEP'"),
+        ("front done --jsn", "call", "No such option"),
+        ("compare done", "call", "Missing argument"),
+        ("take done --pick best", "call", "say where it goes"),
+        ("take done --pick best --to runs", "call", "not empty"),
+        ("suggest --model m --data absent.csv", "call", "no file absent.csv"),
+        ("compare done begun", "nothing yet", ""),
+        ("take begun --pick best --to adapter", "nothing yet", ""),
+        ("more done", "nothing yet", ""),
+        ("export begun --to results", "nothing yet", ""),
+        ("cut begun --pick best --size 1 --to cut", "nothing yet", ""),
     ],
 )
-def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    status = main([*call.split(), "--json"])
-    report = json.loads(capsys.readouterr().out)
-    VALIDATOR.validate(report)
-    assert {name: report[name] for name in expected} == expected
-    assert status == report.get("exit_status", 1 if "runs/begun" in call else 0)  # a front of nothing is no answer
-    if "runs/begun" in call:
-        assert (report["answer"]["kind"], report["answer"]["configuration"]) == ("unfinished", "")
-    assert status in (GOOD, NO, WRONG)
-    if report["report"] == "take":
-        (adapter,) = report["adapters"]
-        assert (
-            sorted(path.name for path in (place / adapter["path"]).iterdir()) == adapter["files"] == ["README.md", "run.json"]
-        )
+def test_a_wrong_call_is_a_sentence_for_people_and_a_report_for_programs(
+    place: Path, call: str, kind: str, said: str, cli: Cli
+) -> None:
+    before, status = sorted(place.iterdir()), NO if kind == "nothing yet" else WRONG
+    shown, printed = cli(*call.split(), status=status).err, cli(*call.split(), "--json", status=status)
+    VALIDATOR.validate(report := printed.report)
+    assert (report["report"], report["kind"], report["exit_status"], printed.err) == ("error", kind, status, "")
+    assert len(report["mistakes"]) == len(report["message"].splitlines()) > 0
+    assert all(said in text and "Traceback" not in text and "secret" not in text for text in (shown, report["message"]))
+    assert sorted(place.iterdir()) == before
 
 
 def test_sizes_and_a_suggestion_are_reports(place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:

@@ -13,10 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
-from craft.spec import RunSpec
 from docs.generate import reports_schema
-from orchestrator.adapters.taking import Taken, take_report
-from orchestrator.commands.app import LEFT, STOPPED, error_report
+from orchestrator.commands.app import LEFT, STOPPED
 from orchestrator.commands.check import CheckReport, Finding
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
@@ -27,12 +25,9 @@ from orchestrator.results.report import Report
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_report import front_report, row_of
 from orchestrator.review.front_tables import show_front
-from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
-from orchestrator.review.pick import choose_seed, pick
+from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.prospect import look_ahead, plan_report
-from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tools.signals import SIGNALS
-from orchestrator.tracking.client import TrackingError
 from tests.orchestrator.plans import count, rank, toy_sweep
 from tests.orchestrator.recorded import over_seeds, printed, record, write_log
 from tests.orchestrator.results.test_answer import STEEP
@@ -60,6 +55,13 @@ def checked(report: Report) -> dict[str, Any]:
     fields = json.loads(text, parse_constant=refuse)
     VALIDATOR.validate(fields)
     return dict(fields)
+
+
+def value(report: Any, path: str) -> Any:
+    """What a report has at a place such as `rows.0.label`."""
+    for part in path.split("."):
+        report = report[int(part)] if part.isdecimal() else report[part]
+    return report
 
 
 @pytest.fixture
@@ -100,14 +102,6 @@ def test_a_front_has_the_values_of_the_table(front: PastSweep) -> None:
     assert report["answer"]["label"] == "LoRA middle"
     chance = next(row["p_enough"] for row in report["rows"] if row["label"] == "LoRA middle")
     assert report["answer"]["p_better"] == pytest.approx(1 - chance)
-
-
-def test_a_front_may_be_judged_by_other_points(front: PastSweep) -> None:
-    wide = checked(front_report(front.with_within(50)))
-    assert [row["label"] for row in wide["rows"] if row["enough"]] == ["LoRA small"]
-    assert (wide["answer"]["within"], wide["answer"]["configuration"]) == (50, wide["rows"][0]["configuration"])
-    with pytest.raises(ValueError, match="above 0 and at most 100"):
-        front.with_within(0)
 
 
 NAN, INFINITE = over_seeds(math.nan, 80, 81), over_seeds(math.inf, 80, 81)
@@ -175,45 +169,6 @@ def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     assert "1 of 4 trainings have ended already" in left["notes"]
     assert left["seconds"] is None
     assert checked(plan_report(plan, {}))["optimizer_steps"] is None
-
-
-def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_path: Path) -> None:
-    chosen = pick("enough", front.summaries, front.sweep.objectives)
-    entry, why = choose_seed(front.trials(chosen.summary.configuration), None)
-    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1}, seed=1)
-    (tmp_path / "adapter" / "sub").mkdir(parents=True)
-    (tmp_path / "adapter" / "sub" / "tokenizer.json").write_text("{}")
-    run_file = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}}
-    (tmp_path / "adapter" / "run.json").write_text(json.dumps(run_file))
-    taken = [Taken(entry, (why,), tmp_path / "adapter")]
-    report = checked(take_report(front, chosen, taken))
-    assert (report["label"], report["trainable_parameters"]) == ("LoRA middle", 5000)
-    (adapter,) = report["adapters"]
-    assert (adapter["seed"], adapter["score"], adapter["files"]) == (1, 92, ["run.json", "sub/tokenizer.json"])
-    assert adapter["load"][0] == "from craft import load_adapter"
-    alone = checked(take_report(front, chosen, taken, written=False, registered=["registered as version 1 of m"]))
-    assert (alone["adapters"][0]["path"], alone["adapters"][0]["load"], len(alone["registered"])) == (None, [], 1)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "status"),
-    [
-        (SweepError(["s.yaml:1: a: wrong", "s.yaml:2: b: wrong"]), "sweep file", 2),
-        (NoSuchSweep("there is no sweep 'x'"), "no such sweep", 2),
-        (NothingMeets("nothing has finished"), "nothing yet", 1),
-        (TrackingError("http://me:secret@host does not answer"), "store", 2),
-        (FileNotFoundError(2, "No such file or directory", "a.yaml"), "system", 2),
-        (ValueError("--to x is not empty"), "call", 2),
-        (KeyboardInterrupt(), "stopped", 130),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
-)
-def test_an_error_is_a_report_with_its_exit_status(error: BaseException, kind: str, status: int) -> None:
-    report = checked(error_report(error))
-    assert (report["kind"], report["exit_status"]) == (kind, status)
-    assert report["message"]
-    assert "secret" not in json.dumps(report)
-    assert len(report["mistakes"]) == (2 if kind == "sweep file" else 1)
 
 
 def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
     for name, count in (("a", 40), ("b", 30), ("c", 40)):
         (tmp_path / f"{name}.csv").write_text("correct\n" + "1\n" * count)
     said = refusal(tmp_path, "rank,seed,accuracy,answers\n1,0,1.0,a.csv\n1,1,1.0,b.csv\n2,0,1.0,c.csv\n")
-    assert "b.csv has 30 answers" in said, "they are of other examples"
+    assert "a.csv has 40 answers, b.csv 30" in said, "they are of other examples"
 
 
 def test_losses_by_example_have_the_error_of_their_mean(tmp_path: Path) -> None:

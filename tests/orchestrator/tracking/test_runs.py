@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from orchestrator.record.events import Paused, Underway
+from orchestrator.record.events import Paused
 from tests.orchestrator.logged import SweepLog, entry, finished, history, mirror, runs, story
 
 
@@ -78,10 +78,16 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
         mirror(tmp_path / "runs", uri)
         table = runs(uri)
         seen.append({key: run.data.tags["craft.status"] for (_, key), run in table.items()})
+        underway = table["sweep", "demo"].data.tags.get("craft.underway", "")
+        if part == 0:
+            report = json.loads(underway)
+            assert (report["left"], report["doing"]) == (30.0, "training")
+            assert report["time"] > 1.7e12, "milliseconds, so that a reader knows how old it is"
         if part == 1:
             failed, configuration = table["trial", broken], table["configuration", f"{32:010x}"]
             assert (failed.info.status, failed.data.tags["craft.error"]) == ("FAILED", "cuda is gone")
             assert all("cuda is gone" in run.data.tags["mlflow.note.content"] for run in (failed, configuration))
+    assert underway == ""
     histories = {key: [statuses.get(key, "") for statuses in seen] for key in seen[-1]}
     assert histories == {
         "demo": ["running"] * 4 + ["finished", "running", "finished"],
@@ -109,16 +115,6 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     assert "search_loss" not in run.data.metrics
 
 
-def test_a_paused_trial_does_not_run_and_its_configuration_does(uri: str, tmp_path: Path) -> None:
-    trial, sweep = entry(), SweepLog(tmp_path)
-    sweep.begin(trial)
-    sweep.add(Paused, keys=[trial.key])
-    mirror(tmp_path, uri)
-    run, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.trial.configuration]
-    states = (run.info.status, run.data.tags["craft.status"], configuration.data.tags["craft.status"])
-    assert states == ("KILLED", "interrupted", "running")
-
-
 def test_after_an_extension_and_back_the_values_are_those_of_the_last_session(uri: str, tmp_path: Path) -> None:
     first, second = entry(), entry(seed=1, parameters={"learning_rate": 1e-3})
     sweep = SweepLog(tmp_path)
@@ -142,6 +138,11 @@ def test_a_resumed_trial_repeats_no_step(uri: str, tmp_path: Path) -> None:
     sweep.begin(trial)
     sweep.report(trial, 10)
     sweep.report(trial, 20)
+    sweep.add(Paused, keys=[trial.key])
+    mirror(tmp_path, uri)
+    paused, configuration = runs(uri)["trial", trial.key], runs(uri)["configuration", trial.trial.configuration]
+    assert (paused.info.status, paused.data.tags["craft.status"]) == ("KILLED", "interrupted")
+    assert configuration.data.tags["craft.status"] == "running", "it is not over while its trial is paused"
     sweep.close("interrupted")
     mirror(tmp_path, uri)
     assert {run.info.status for run in runs(uri).values()} == {"KILLED"}
@@ -155,10 +156,11 @@ def test_a_resumed_trial_repeats_no_step(uri: str, tmp_path: Path) -> None:
 
 def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:
     label = "<script>alert('x')</script> ../../etc \x00 日本 " + "x" * 400
-    trial = entry(label=label, parameters={"note": "y" * 9000, "../../bad//name": 1, "when": None})
+    planned = {"trainable_parameters": 1234567.0}
+    trial = entry(label=label, parameters={"note": "y" * 9000, "../../bad//name": 1, "when": None}, planned=planned)
     sweep = SweepLog(tmp_path)
     sweep.begin(trial)
-    result = finished(trial)
+    result = finished(trial, 100 * 239 / 240)
     sweep.end(trial, "finished", metrics={**result.metrics, "score/../../x": 1.0}, counts=result.counts)
     mirror(tmp_path, uri)
     run = runs(uri)["trial", trial.key]
@@ -167,20 +169,7 @@ def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:
     assert run.data.params["note"].endswith("(cut, 9000 characters)")
     assert run.data.params["bad/name"] == "1"
     assert run.data.metrics["score/x"] == 1.0
-
-
-def test_the_last_report_of_how_far_a_sweep_is_is_a_tag_of_its_run(uri: str, tmp_path: Path) -> None:
-    sweep = SweepLog(tmp_path)
-    sweep.start(entry())
-    for left in (300.0, 120.0):
-        sweep.add(Underway, left=left, doing="scoring 300/872 (reported)")
-    mirror(tmp_path, uri)
-    report = json.loads(runs(uri)["sweep", "demo"].data.tags["craft.underway"])
-    assert (report["left"], report["doing"]) == (120.0, "scoring 300/872 (reported)")
-    assert report["time"] > 1.7e12, "milliseconds, so that a reader knows how old it is"
-    sweep.close()
-    mirror(tmp_path, uri)
-    assert runs(uri)["sweep", "demo"].data.tags["craft.underway"] == ""
+    assert [run.data.metrics[name] for name in ("score", "trainable_parameters")] == [99.5833, 1234567.0], "four digits"
 
 
 def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import check as check_sweep
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking.client import TrackingError, check_store, has_server, named_experiment, resolve_uri
+from orchestrator.tracking.client import TrackingError, check_store, named_experiment, resolve_uri
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import SweepStore
 from tests.orchestrator.logged import FILE, SweepLog, entry, mirror, runs
@@ -172,14 +172,6 @@ def test_a_database_that_cannot_be_opened_is_a_sentence(
     uri = address(Path(shutil.copy(empty_store, tmp_path / "copy.db")))
     with pytest.raises(TrackingError, match=f"does not answer .{said}"):
         check_store(uri, "demo")
-
-
-def test_databricks_is_passed_to_mlflow() -> None:
-    for uri in ("databricks", "databricks://work"):
-        assert resolve_uri(uri) == uri
-        assert has_server(uri)
-    with pytest.raises(TrackingError, match="names no profile"):
-        resolve_uri("databricks://")
 
 
 @pytest.mark.parametrize("tags", [{"craft.kind": "x"}, {"mlflow.user": "x"}, {"a=b": "x"}, {"": "x"}, {"team": 3}])

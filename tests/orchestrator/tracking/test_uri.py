@@ -17,7 +17,7 @@ import pytest
 from orchestrator.commands.session import _page
 from orchestrator.record.folder import SweepFolder
 from orchestrator.tools.secrets import _Secrets, public_address, redact, redacted
-from orchestrator.tracking.client import TrackingError, make_sqlite, resolve_uri
+from orchestrator.tracking.client import TrackingError, has_server, make_sqlite, resolve_uri
 
 
 @pytest.mark.parametrize(
@@ -27,40 +27,41 @@ from orchestrator.tracking.client import TrackingError, make_sqlite, resolve_uri
         ("postgresql+psycopg://u:p%40@h/db", "postgresql+psycopg://***@h/db"),
         ("cannot reach postgresql://u:a/b@c@h/db now", "cannot reach postgresql://***@h/db now"),
         ("https://h/x?token=abc&user=b", "https://h/x?token=***&user=b"),
-        ("sqlite:////home/me/mlflow.db", "sqlite:////home/me/mlflow.db"),
-        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+        ("sqlite:////home/me/mlflow.db", None),
+        ("http://127.0.0.1:5000", None),
         # an "@" in a path or a bucket is part of a name, one in a password is not
-        ("sqlite:////home/me@example/My Drive/mlflow.db", "sqlite:////home/me@example/My Drive/mlflow.db"),
-        ("s3://bucket/me@example/runs", "s3://bucket/me@example/runs"),
+        ("sqlite:////home/me@example/My Drive/mlflow.db", None),
+        ("s3://bucket/me@example/runs", None),
         ("postgresql://u:p@ss/w@rd@h/db", "postgresql://***@h/db"),
         ("http://token@h:5000", "http://***@h:5000"),
+        ('{"uri":"http://h:5000","who":"a@b"}', None),
+        ("http://h:5000/x is away; paused by root@vm", None),
+        ("eos_token=</s>, key=value, monkey=1", None),
+        ("--set 'training.max_steps=5' http://h/?page=2&name=x", None),
+        ("see it in MLflow: http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-3ae719f2", None),
     ],
 )
-def test_redaction(given: str, shown: str) -> None:
-    assert redact(given) == shown
+def test_redaction(given: str, shown: str | None) -> None:
+    """None: it has no secret, and stays."""
+    assert redact(given) == (shown or given)
+
+
+PASSWORDS = ("it's5ecret", 'a"5ecret', "5e<cret>5ecret", "p@5ecret", "a 5ecret")
+PASSWORDS += ("5ecret:x", "a/5ecret", "p@a 5ecret", "12'5ecret", "a`5ecret#?")
 
 
 @pytest.mark.parametrize(
     "address",
     [
-        *(
-            f"postgresql://bob:{password}@db/m"
-            for password in ("it's5ecret", 'a"5ecret', "5e<cret>5ecret", "p@5ecret", "a 5ecret")
-        ),
-        *(
-            f"postgresql://bob:{password}@db/m"
-            for password in ("5ecret:x", "a/5ecret", "p@a 5ecret", "12'5ecret", "a`5ecret#?")
-        ),
+        *(f"postgresql://bob:{password}@db/m" for password in PASSWORDS),
         *("http://5ecret@h", "http://5e'5ecret@h:5000/x", "s3://AKIA:5ecret@bucket/x", "me://a@b.org:5ecret@h"),
         *(
             f"https://h/?x=1&{name}=5ecret"
             for name in ("sig", "api_key", "access_token", "auth", "PASSWORD", "ssl.pwd", "X-Amz-Signature")
         ),
         *("https://h/?key=it's5ecret", "https://h/?token=5e&key=%35ecret5ecret", "https://h/?next=http%3A//u%3A5ecret%40h"),
-        *(
-            "mssql+pyodbc:///?odbc_connect=UID%3Dsa%3BPWD%3D5ecret",
-            "mssql+pyodbc:///?odbc_connect=UID%253Dsa%253BPWD%253D5ecret",
-        ),
+        "mssql+pyodbc:///?odbc_connect=UID%3Dsa%3BPWD%3D5ecret",
+        "mssql+pyodbc:///?odbc_connect=UID%253Dsa%253BPWD%253D5ecret",
         *("postgresql://h/db?options=-c%20password%3D5ecret", "postgresql:///db?options=-csslmode=x+-c+password=5ecret"),
     ],
 )
@@ -68,17 +69,6 @@ def test_no_form_of_an_address_shows_its_secrets(address: str) -> None:
     for text in (address, f"cannot reach {address} now", f'{{"uri": "{address}"}}'):
         assert "5ecret" not in redact(text)
     assert "5ecret" not in json.dumps(redacted({address: [address]}))
-
-
-def test_texts_without_secrets_stay() -> None:
-    for text in (
-        '{"uri":"http://h:5000","who":"a@b"}',
-        "http://h:5000/x is away; paused by root@vm",
-        "eos_token=</s>, key=value, monkey=1",
-        "--set 'training.max_steps=5' http://h/?page=2&name=x",
-        "see it in MLflow: http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-3ae719f2",
-    ):
-        assert redact(text) == text
 
 
 @pytest.mark.parametrize("password", ["it's-5ecret", 'a"5ecret<&>', "5e cret", "p%40ss%2F5ecret", "ünter-5ecret"])
@@ -118,21 +108,30 @@ def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path:
     assert "5ecret" not in " ".join(command)
 
 
-def test_uris_are_made_absolute_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert resolve_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
-    assert resolve_uri(f"sqlite:///{tmp_path}/a.db") == f"sqlite:///{tmp_path}/a.db"
-    assert resolve_uri("postgresql://u:p@h/db") == "postgresql://u:p@h/db"
-    for wrong, words in [
-        ("mlruns", "sqlite:///mlflow.db"),
-        ("file:///mlruns", "folder"),
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        ("sqlite:///mlflow.db", "sqlite:///{here}/mlflow.db"),
+        ("sqlite:////full/a.db", "sqlite:////full/a.db"),
+        ("postgresql://u:p@h/db", "postgresql://u:p@h/db"),
+        ("databricks", "databricks"),
+        ("databricks://work", "databricks://work"),
+        ("mlruns", "Write sqlite:///mlflow.db"),
+        ("file:///mlruns", "is a folder"),
         ("ftp://h", "unknown scheme"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("http://", "names no host"),
-    ]:
-        with pytest.raises(TrackingError, match=words):
-            resolve_uri(wrong)
+        ("databricks://", "names no profile"),
+    ],
+)
+def test_uris_are_made_absolute_or_refused(given: str, resolved: str, here: Path) -> None:
+    if " " in resolved:
+        with pytest.raises(TrackingError, match=resolved):
+            resolve_uri(given)
+    else:
+        assert resolve_uri(given) == resolved.format(here=here)
+        assert has_server(given) == given.startswith("databricks")
 
 
 def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
