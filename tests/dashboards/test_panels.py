@@ -344,9 +344,7 @@ def test_published_rows_are_those_of_the_papers_tables() -> None:
     assert all(row["source"] and "customary" in row["protocol"] for row in rows)
     for name, known in {"roberta-large": "RoBERTa-large", "meta-llama/Llama-2-7b-hf": "LLaMA2-7B", "gpt2": None}.items():
         assert published_model(name) == known
-
-
-def test_published_rows_of_the_sweeps_model_are_shown() -> None:
+    # Those of the sweep's model are shown.
     runs = configuration("a", params={"model": "FacebookAI/roberta-base"}, scores={"mrpc": [80.0], "rte": [70.0]})
     plain = front_data(view_of(("ranks", runs)))
     assert plain["published"]["shown"] == "RoBERTa-base"

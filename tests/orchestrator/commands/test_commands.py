@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -58,10 +57,6 @@ def test_the_help_of_all_is_light_and_whole() -> None:
     groups = ended.stdout.partition("\nRun:")[2]
     assert sorted(re.findall(r"^  (\w+)  +\S", groups, re.M)) == sorted(NAMES)
     assert "..." not in groups, "a first sentence is too long for the list"
-
-
-def test_the_version_is_shown_without_a_command(cli: Cli) -> None:
-    assert cli("--version") == (f"craft-sweeps {version('craft-sweeps')}\n", "")
 
 
 def test_the_shell_completes_commands_options_and_sweeps(

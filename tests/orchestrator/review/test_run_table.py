@@ -410,14 +410,6 @@ def test_a_rank_may_be_the_size_and_a_setting() -> None:
     assert sized(first) == "", "its label has it"
 
 
-@pytest.mark.parametrize(("size", "shown"), [("rank", "(rank 1)"), ("size_mb", "(size mb 1)"), ("params", "(1 parameter)")])
-def test_a_size_reads_as_english(size: str, shown: str) -> None:
-    rows = [{"run": f"run {r}", size: r, "seed": s, "accuracy": 0.8 + v / 1000} for r, s, v in trainings()]
-    judged = judge(rows, by="run", size=size)
-    assert sized(judged.record.summaries[0]) == f" {shown}"
-    assert "(1 rank)" not in judged.answer.text
-
-
 @pytest.mark.parametrize(
     ("line", "changes", "said"),
     [
@@ -457,43 +449,13 @@ def test_what_no_column_says_is_asked_for(head: str, call: Call, said: str, tmp_
     assert said in refusal(tmp_path, lines, call)
 
 
-def reshaped(said: str) -> Path:
-    """The table that the first command of a refusal writes."""
-    program = next(shlex.split(line)[2] for line in said.splitlines() if line.startswith("  python -c "))
-    exec(program, {})
-    return Path(re.findall(r"to_csv\('(.*?)'", program)[0])
-
-
-@pytest.mark.parametrize("name", ["epoch", "global_step", "iteration"])
-def test_steps_of_a_training_are_no_seeds(name: str, tmp_path: Path) -> None:
-    rows = (f"{rank},{step},{0.7 + step / 1000 + rank / 100}" for rank in (1, 2) for step in (1, 2, 3))
-    said = refusal(tmp_path, "\n".join([f"rank,{name},val_accuracy", *rows]))
-    assert f"line 3 and line 2 differ in {name}: they are one training" in said
-    table = read_table(reshaped(said))
-    assert [row.score.mean for row in table.record.summaries] == pytest.approx([71.3, 72.3])
-
-
-def test_seeds_in_columns_become_rows(tmp_path: Path, sweep: PastSweep) -> None:
-    rows = (",".join([str(rank), str(100 * rank), *(f"{score_of(rank, seed)}" for seed in SEEDS)]) for rank in LEVELS)
-    said = refusal(tmp_path, "\n".join(["rank,params,accuracy_seed0,accuracy_seed1,accuracy_seed2", *rows]))
-    assert "a row is one training, with its seed in a column" in said
-    judged_like(read_table(reshaped(said)).record, sweep)
-
-
 def test_means_become_rows_with_the_same_mean_and_spread(tmp_path: Path) -> None:
     said = refusal(tmp_path, "method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n")
-    first, second = read_table(reshaped(said), Call(independent=True)).record.summaries
+    exec(next(shlex.split(line)[2] for line in said.splitlines() if line.startswith("  python -c ")), {})
+    first, second = read_table(tmp_path / "table-rows.csv", Call(independent=True)).record.summaries
     assert [first.score.mean, second.score.mean] == pytest.approx([82.5, 81.5])
     assert (first.score.n, second.score.n) == (5, 3)
     assert np.std([*first.scores.values()], ddof=1) == pytest.approx(0.7)
-
-
-def test_scores_in_rows_become_columns(tmp_path: Path) -> None:
-    rows = (
-        f"{rank},{seed},{name},{cell}" for rank, seed, v in trainings() for name, cell in (("accuracy", v), ("loss", 1 / v))
-    )
-    said = refusal(tmp_path, "\n".join(["rank,seed,metric,value", *rows]))
-    assert read_table(reshaped(said)).read[0] == "score: accuracy, more is better"
 
 
 def test_nothing_is_paired_by_the_order_of_rows(tmp_path: Path) -> None:

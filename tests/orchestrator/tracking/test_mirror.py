@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +19,13 @@ from requests import ConnectionError as Lost
 from orchestrator.record.events import Wanted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.tracking import follower
 from orchestrator.tracking.follower import _steps, replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone, SweepStore
 from tests.orchestrator.logged import SweepLog, contents, entry, history, mirror, runs, step_until_equal, story
+from tests.orchestrator.outage import sweep_through_an_outage
+from tests.postgres import Missing, postgres
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
 WRITES = ("create_run", "log_batch", "log_inputs", "log_text", "log_artifact", "log_artifacts", "set_tag", "set_terminated",
@@ -295,3 +299,28 @@ def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkey
         copy.step()
     copy.step()
     assert runs(uri).keys() == before
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_trials_end_while_the_server_is_gone_and_its_password_is_nowhere(tmp_path: Path) -> None:
+    *_, outage, _ = sweep_through_an_outage(tmp_path, step_seconds=1.0, over=4, away=0.0)
+    assert "4 of 4 trials ended" in outage
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_postgresql_without_a_server(here: Path) -> None:
+    trial, sweep = entry(), SweepLog(here / "runs")
+    sweep.begin(trial)
+    sweep.report(trial, 10)
+    try:
+        with postgres() as (backend, restart):
+            copy = mirror(sweep.folder, backend)
+            subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sweep.report(trial, 20)
+            assert follower.replay(sweep.folder, backend, DesiredRuns, 120) == 0
+            step_until_equal(copy, sweep.folder)
+            assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
+    except Missing as why:
+        pytest.skip(str(why))
