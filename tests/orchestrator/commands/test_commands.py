@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import pytest
 
+import craft
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
 from orchestrator.record.events import SessionStarted
@@ -57,6 +58,10 @@ def test_the_help_of_all_is_light_and_whole() -> None:
     groups = ended.stdout.partition("\nRun:")[2]
     assert sorted(re.findall(r"^  (\w+)  +\S", groups, re.M)) == sorted(NAMES)
     assert "..." not in groups, "a first sentence is too long for the list"
+
+
+def test_the_version_is_shown_without_a_command(cli: Cli) -> None:
+    assert cli("--version") == (f"craft-sweeps {craft.__version__}\n", "")
 
 
 def test_the_shell_completes_commands_options_and_sweeps(

@@ -13,7 +13,7 @@ from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, w
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.checkpoints import newest_whole
 
-Break = Callable[[Path, Path], None]
+Break = Callable[[Path, Path], object]
 """Breaks a checkpoint's folder; the second path is that of a secret outside of it."""
 KEY = "0123456789abcdef"
 RESULT = TrialResult(KEY, "finished", {"score": 70.0}).to_json()

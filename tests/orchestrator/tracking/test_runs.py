@@ -177,7 +177,7 @@ def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:
     sweep.end(trial, "finished", metrics={**result.metrics, "score/../../x": 1.0}, counts=result.counts)
     mirror(tmp_path, uri)
     run = runs(uri)["trial", trial.key]
-    assert run.info.run_name.startswith("s0 · 128 · craft <script>alert('x')</script> ../../etc � 日本")
+    assert run.info.run_name.startswith("s0 · 1,234,567 · craft <script>alert('x')</script> ../../etc � 日本")
     assert len(run.data.params["note"]) == 6000
     assert run.data.params["note"].endswith("(cut, 9000 characters)")
     assert run.data.params["bad/name"] == "1"
