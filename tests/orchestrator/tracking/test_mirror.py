@@ -28,7 +28,7 @@ from tests.orchestrator.outage import sweep_through_an_outage
 from tests.postgres import Missing, postgres
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
-WRITES = ("create_run", "log_batch", "log_inputs", "log_text", "log_artifact", "log_artifacts", "set_tag", "set_terminated",
+WRITES = ("create_run", "log_batch", "log_inputs", "log_artifact", "log_artifacts", "set_tag", "set_terminated",
           "update_run", "delete_run", "create_experiment", "restore_experiment", "set_experiment_tag")  # fmt: skip
 BUSY = databricks_pb2.INTERNAL_ERROR
 
