@@ -10,7 +10,6 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 from docs.generate import reports_schema
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import GOOD, LEFT, NO, STOPPED, WRONG
-from orchestrator.commands.check import CheckReport, Finding
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Wanted
@@ -90,17 +88,6 @@ def test_a_front_without_some_numbers_is_json(tmp_path: Path, configurations: An
         assert not VALIDATOR.is_valid(report | change)
 
 
-def test_findings_have_what_the_terminal_shows() -> None:
-    findings = [
-        Finding("good", "disk", "there is room"),
-        Finding("bad", "storage", "cannot be written", "give another --storage"),
-    ]
-    report = checked(CheckReport.of(findings))
-    assert (report["ok"], checked(CheckReport.of(findings[:1]))["ok"]) == (False, True)
-    shown = printed(CheckReport.of(findings).show)
-    assert all(row[name] in shown for row in report["findings"] for name in ("level", "subject", "sentence", "remedy"))
-
-
 PLANS = {
     "grid": ("seeds: [0, 1]\nspace: [{method: lora, rank: {values: [1, 2]}}]\n", 4, 2),
     "sizes": ("space: [{method: craft, ranks: [all, 8, 8], sizes: [20]}]\n", 1, 2),
@@ -140,16 +127,6 @@ def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     assert "1 of 4 trainings have ended already" in left["notes"]
     assert left["seconds"] is None
     assert checked(plan_report(plan, {}))["optimizer_steps"] is None
-
-
-def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
-    folder = record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81))})
-    sweep = read_folder(folder)
-    strange = {"dropout": math.inf, "ranks": ("all", 8, 8), "tf32": False, "learning_rate": 3e-4, "path": tmp_path}
-    entries = {entry.key: replace(entry, trial=replace(entry.trial, parameters=strange)) for entry in sweep.entries}
-    (row,) = checked(front_report(replace(sweep, state=replace(sweep.state, entries=entries))))["rows"]
-    shown = {"dropout": "inf", "ranks": "all,8,8", "tf32": "false", "learning_rate": "3e-4", "path": str(tmp_path)}
-    assert row["parameters"] == shown
 
 
 def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:

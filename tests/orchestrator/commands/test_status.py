@@ -49,6 +49,12 @@ def failed(log: SweepLog) -> None:
         log.end(trial, "failed", error="its machine is gone", retryable=True)
 
 
+def stopped(log: SweepLog) -> None:
+    running(log)
+    for trial in (B, CUT):
+        log.end(trial, "stopped")
+
+
 def paused(log: SweepLog) -> None:
     running(log)
     log.add(Paused, keys=[A.key])
@@ -87,6 +93,7 @@ CASES: dict[str, Case] = {
         ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running (training), 0 failed, 0/1 cuts done",
          "step 10 of 30, search score 60.0", "no evaluation yet"],
     ),
+    "stopped": (stopped, HERE, {"trainings.stopped": 1, "trials.stopped": 2, "trials.failed": 0}, ["1 stopped"]),
     "paused": (paused, HERE, {"phase": "running", "trainings.paused": 1, "refused": 1}, ["1 paused"]),
     "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
     "lost": (
