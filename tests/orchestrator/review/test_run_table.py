@@ -22,9 +22,7 @@ from orchestrator import judge
 from orchestrator.commands.app import main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry
-from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells, sized
-from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.summary import Summary
 from orchestrator.review import run_table
 from orchestrator.review.past_sweep import PastSweep, read_folder
@@ -357,25 +355,17 @@ def test_a_configuration_that_lacks_a_task_is_not_ranked() -> None:
     assert summaries[-1].reasons == ("no row for b",)
 
 
-def test_two_configurations_are_compared_by_seed(tmp_path: Path, cli: Cli) -> None:
-    file = write(tmp_path / "plain.csv", plain_rows())
-    report = cli("judge", str(file), "--compare", "rank 4", "rank 8", "--json").report
-    four, eight = ({("task", seed): score_of(rank, seed) for seed in SEEDS} for rank in (4, 8))
-    summaries = read_table(file).record.summaries
-    of_seeds = {row.parameters["rank"]: spreads(summaries, ["task"]).get(row.configuration) for row in summaries}
-    expected = compare(four, eight, pooled=spread_between(of_seeds[4], of_seeds[8], True))
-    assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 4)
-    assert report["comparison"]["p_value"] == pytest.approx(expected.p)
-    assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
-    assert "name two by --compare" in cli("judge", str(file), "--compare", "rank 4", "rank 4", status=2).err
-
-
-def test_an_interval_is_no_narrower_than_the_rounding(tmp_path: Path, cli: Cli) -> None:
+def test_two_are_compared_with_an_interval_no_narrower_than_the_rounding(tmp_path: Path, cli: Cli) -> None:
     """Two differences of a point between scores of two digits are equal by chance."""
     (tmp_path / "table.csv").write_text("rank,seed,accuracy,params\n4,0,.8,4\n4,1,.82,4\n16,0,.81,16\n16,1,.83,16\n")
-    compared = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 16", "--json").report["comparison"]
+    report = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 16", "rank 4", "--json").report
+    assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 2)
+    compared = report["comparison"]
+    assert compared["difference"]["value"] == pytest.approx(1), "by seed, the first less the second"
     assert compared["difference"]["high"] - compared["difference"]["low"] > 2
     assert compared["p_value"] > 0.1
+    same = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 4", status=2).err
+    assert "name two by --compare" in same
     equal = "\n".join(["rank,seed,accuracy", *(f"{rank},{seed},0.8{rank}" for rank in (1, 2) for seed in range(9))])
     assert all(row.score.half >= 0.5 for row in read_lines(tmp_path, equal).record.summaries)
 

@@ -256,29 +256,22 @@ def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path
     assert [note.count(f"viewStateShareKey=front-{id[:8]})") for id in ids] == [1, 1]
 
 
-def test_a_view_that_somebody_changed_stays_on_a_resume(uri: str, tmp_path: Path) -> None:
-    track(uri, tmp_path, 80.0)
-    changed = json.dumps({"name": "mine", "createdAt": 1, "state": "{}"})
-    MlflowClient(uri).set_experiment_tag(experiment(uri).experiment_id, f"{PREFIX}front-55555555", changed)
-    mirror(tmp_path, uri)
-    assert views(uri)["front-55555555"]["name"] == "mine"
-    assert experiment(uri).tags["mlflow.note.content"].count("[the front]") == 1
-
-
-def test_the_description_begins_with_the_answer_once_there_is_one_and_keeps_what_people_wrote(uri: str, tmp_path: Path) -> None:
+def test_the_description_begins_with_the_answer_and_what_people_wrote_or_changed_stays(uri: str, tmp_path: Path) -> None:
     trials = [entry(rank=8 * number) for number in (1, 2)]
-    sweep = SweepLog(tmp_path)
+    sweep, client = SweepLog(tmp_path), MlflowClient(uri)
     sweep.start(*trials)
     mirror(tmp_path, uri)
-    note = experiment(uri).tags["mlflow.note.content"]
+    place, note = experiment(uri).experiment_id, experiment(uri).tags["mlflow.note.content"]
     assert note.startswith("[the front](#/experiments/")
-    MlflowClient(uri).set_experiment_tag(experiment(uri).experiment_id, "mlflow.note.content", f"Mine.\n\n{note}\n\nAlso mine.")
+    client.set_experiment_tag(place, "mlflow.note.content", f"Mine.\n\n{note}\n\nAlso mine.")
+    changed = json.dumps({"name": "mine", "createdAt": 1, "state": "{}"})
+    client.set_experiment_tag(place, f"{PREFIX}front-55555555", changed)
     sweep.train(*trials, scores={trial.key: 80.0 + place for place, trial in enumerate(trials)})
     sweep.close()
     mirror(tmp_path, uri)
     verdict = runs(uri)["sweep", "demo"].data.tags["craft.answer"].splitlines()[0]
-    note = f"Mine.\n\n{plain(verdict)} {note}\n\nAlso mine."
-    assert experiment(uri).tags["mlflow.note.content"] == note
+    assert experiment(uri).tags["mlflow.note.content"] == f"Mine.\n\n{plain(verdict)} {note}\n\nAlso mine."
+    assert views(uri)["front-55555555"]["name"] == "mine"
 
 
 def test_a_description_that_is_full_loses_the_oldest_answers_and_nothing_that_people_wrote(uri: str, tmp_path: Path) -> None:
