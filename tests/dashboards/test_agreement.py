@@ -37,6 +37,7 @@ from orchestrator.tools.signals import Stop
 from tests.dashboards.browser import MISSING, Browser
 from tests.dashboards.views import read_feed
 from tests.mlflow_server import Server
+from tests.orchestrator.logged import mirror
 from tests.orchestrator.plans import count
 from tests.orchestrator.stand_in import ROOT
 
@@ -83,6 +84,7 @@ def run(file: Path, uri: str, console: Console, resume: bool = False) -> Plan:
         patch.setattr(session, "drive", stand_in)
         patch.setattr(session, "_prepare", lambda *given: None)
         session.run_session(plan, Options(resume=resume), uri, console)
+    mirror(plan.sweep.folder, uri)  # what the store could not be sent in time, on a busy machine
     return plan
 
 

@@ -400,9 +400,10 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
 
 
 def test_failures_give_their_reasons(tmp_path: Path) -> None:
-    log, trial = SweepLog(tmp_path / "demo"), entry(8)
-    log.begin(trial)
+    log, trial, other = SweepLog(tmp_path / "demo"), entry(8), entry(16)
+    log.begin(trial, other)
     log.end(trial, "failed", error="its machine is gone")
+    log.finish(other)
     names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
     log.add(Refused, **names, parameters={}, counts={"trainable_parameters": 1e6}, reason="above max 40,000")
     view = View([Frames("demo", read_state(tmp_path / "demo" / "log.jsonl"))])
