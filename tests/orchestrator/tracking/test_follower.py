@@ -113,7 +113,7 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies_or_its_store_is_remo
         file.unlink()
     process_of(os.getpid()).wait(60)
     sweep.finish(trial, adapter="gone")
-    assert follower.wait(300) == 1, "nobody waits for what the store has refused: the adapter that is not there"
+    assert follower.wait(900) == 1, "nobody waits for what the store has refused: the adapter that is not there"
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 79.0)]
     assert len(runs(uri)) == 3
 
