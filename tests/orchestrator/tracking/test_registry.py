@@ -89,7 +89,8 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
         for _ in range(2):  # the same folder again is the same version
             report = cli("take", str(small_sweep.folder), *flags).report
             (adapter,) = report["adapters"]
-            assert (adapter["path"], adapter["load"], len(report["registered"])) == (None, [], 1)
+            assert (adapter["path"], adapter["load"]) == (None, [])
+            assert "shelf" in report["registered"][0]
     versions = {one.tags["craft.configuration"]: one for one in client.search_model_versions("name = 'shelf'")}
     assert len(client.search_model_versions("name = 'shelf'")) == len(record.summaries) == len(versions)
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
