@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mlflow import MlflowClient
 
 from dashboards.store import Store
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Ended, Event, Opened, Reported, SessionEnded, SessionStarted, Started, Underway, Wanted
-from orchestrator.record.log import Log
-from orchestrator.tracking.artifacts import LogPieces
+from tests.orchestrator.logged import mirror
+from tests.orchestrator.recorded import write_log
 
 START = time.time() - 4 * 3600
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -63,7 +62,7 @@ class FakeSession:
 
 
 FakeRun = FakeTrial | FakeSession
-StoreAt = Callable[[str, Iterable[FakeRun]], Store]
+StoreAt = Callable[[str, Sequence[FakeRun]], Store]
 
 
 def configuration(
@@ -74,9 +73,9 @@ def configuration(
     params: dict[str, Any] | None = None,
     scores: dict[str, list[float]] | None = None,
     parameters: int = 1000,
-    at: float = START,
     states: dict[tuple[str, int], str] | None = None,
     extra: dict[str, float] | None = None,
+    facts: dict[str, Any] | None = None,
     reason: str = "NaN loss at step 3",
 ) -> list[FakeTrial]:
     """The trials of a configuration: `scores` maps a task to its scores over seeds 0, 1, ..."""
@@ -92,7 +91,7 @@ def configuration(
                           planned=counts)  # fmt: skip
             curve = {"search_score": [score - 6, score - 2, score][: 3 if state == "finished" else 2]}
             error = reason if state == "failed" else None
-            trials.append(FakeTrial(trial, state, score, curve, at + 50 * len(trials), error))
+            trials.append(FakeTrial(trial, state, score, curve, START + 50 * len(trials), error, {**(facts or {})}))
     return trials
 
 
@@ -102,9 +101,8 @@ def grid(seeds: int = 3, tasks: tuple[str, ...] = ("toy",)) -> list[FakeTrial]:
 
     def add(method: str, label: str, base: float, size: int, params: dict[str, Any], extra: dict[str, float]) -> None:
         scores = {task: list(base - 2 * index + rng.normal(0, 0.6, seeds)) for index, task in enumerate(tasks)}
-        identity, at = uuid.uuid5(uuid.NAMESPACE_URL, label).hex[:10], START + 40 * len(runs) / (seeds * len(tasks))
         shown = {"method": method, "label": label, "params": params, "extra": extra}
-        runs.extend(configuration(identity, scores=scores, parameters=size, at=at, **shown))
+        runs.extend(configuration(sweep_id(label)[:10], scores=scores, parameters=size, **shown))
 
     for rank, projections, rate in product((16, 32, 64, 128), ("q,v", "q,k,v,o"), (1e-3, 3e-3)):
         size = len(projections.split(",")) * (36 + 2 * rank * rank)
@@ -119,9 +117,8 @@ def grid(seeds: int = 3, tasks: tuple[str, ...] = ("toy",)) -> list[FakeTrial]:
     return runs
 
 
-def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
+def events_of(name: str, runs: Sequence[FakeRun]) -> list[Event]:
     """The log of a sweep with these trials."""
-    runs = [*runs]
     fakes = [run for run in runs if isinstance(run, FakeTrial)]
     own = next((run for run in runs if isinstance(run, FakeSession)), FakeSession())
     trials = {fake.trial.key: fake.trial for fake in fakes}
@@ -141,22 +138,10 @@ def events_of(name: str, runs: Iterable[FakeRun]) -> list[Event]:
     return log
 
 
-def write_sweep(client: MlflowClient, name: str, events: Iterable[Event], folder: Path) -> str:
-    """Adds events to the log in `folder`, and gives the store the sweep's run with the log, as a sweep does; returns its id."""
-    events, log = [*events], Log(folder / "log.jsonl")
-    log.append(*events)
-    log.close()
-    experiment = client.get_experiment_by_name(name)
-    place = experiment.experiment_id if experiment else client.create_experiment(name, (folder / "artifacts").as_uri())
-    runs = client.search_runs([place], "tags.`craft.kind` = 'sweep'")
-    if not runs:
-        tags = {"craft.kind": "sweep", "craft.key": name, "craft.sweep": name, "craft.sweep_id": sweep_id(name)}
-        runs = [client.create_run(place, int(1000 * events[0].time), {**tags, "craft.status": "running"}, run_name=name)]
-    run = str(runs[0].info.run_id)
-    if isinstance(events[-1], SessionEnded):
-        client.set_tag(run, "craft.status", events[-1].status)
-    LogPieces(log.path).send(client, run, log.path.stat().st_size)
-    return run
+def send(uri: str, folder: Path, *events: Event) -> None:
+    """Adds events to the log in a folder, and makes the store equal to it."""
+    write_log(folder, *events)
+    mirror(folder, uri)
 
 
 def sweep_id(name: str) -> str:

@@ -9,9 +9,8 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 from mlflow import MlflowClient
@@ -28,9 +27,9 @@ from orchestrator.driver.driver import Driver
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Outcome, TrialResult
 from orchestrator.record.options import Options
-from orchestrator.review import front_picture
+from orchestrator.review.front_picture import draw as draw_picture
+from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.review.pick import pick
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.tools.markup import plain
@@ -38,6 +37,7 @@ from orchestrator.tools.signals import Stop
 from tests.dashboards.browser import MISSING, Browser
 from tests.dashboards.views import read_feed
 from tests.mlflow_server import Server
+from tests.orchestrator.logged import mirror
 from tests.orchestrator.plans import count
 from tests.orchestrator.stand_in import ROOT
 
@@ -55,14 +55,12 @@ MEASURED = {1: (81.0, 3000), 2: (60.0, 100), 4: (80.0, 200), 8: (79.8, 210), 16:
 ON_FRONT, MAY_BE, KNEE, ENOUGH = {2, 4, 16}, {8}, 4, 16
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The sweep when it is over: what it printed, where it is, and what was handed to the drawing of the picture."""
+class Finished(NamedTuple):
+    """The sweep when it is over: what it printed, where it is, and the rank of each configuration."""
 
     screen: str
     folder: Path
     uri: str
-    drawn: tuple[Any, ...]
     ranks: dict[str, int]
 
 
@@ -79,15 +77,14 @@ def stand_in(driver: Driver, _stop: Stop, **_: object) -> SweepOutcome:
     return driver.outcome(None, None)
 
 
-def run(file: Path, uri: str, console: Console, drawn: list[tuple[Any, ...]], resume: bool = False) -> Plan:
-    """Runs the sweep of a file; `drawn` gets what is handed to the drawing of its picture."""
+def run(file: Path, uri: str, console: Console, resume: bool = False) -> Plan:
     sweep = load_sweep(file, [f"storage={file.parent / 'runs'}"])
     plan = count(sweep, lambda run: 1000 * run.parameters["rank"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "drive", stand_in)
         patch.setattr(session, "_prepare", lambda *given: None)
-        patch.setattr(front_picture, "_list", lambda axes, front, looks, chosen, lines: drawn.append((axes, front, chosen)))
         session.run_session(plan, Options(resume=resume), uri, console)
+    mirror(plan.sweep.folder, uri)  # what the store could not be sent in time, on a busy machine
     return plan
 
 
@@ -95,13 +92,12 @@ def run(file: Path, uri: str, console: Console, drawn: list[tuple[Any, ...]], re
 def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Finished:
     root = tmp_path_factory.mktemp("memory")
     (root / "memory.yaml").write_text(SWEEP)
-    drawn: list[tuple[Any, ...]] = []
     console = Console(file=io.StringIO(), width=200)
     shutil.copy(empty_store, root / "mlflow.db")
     uri = f"sqlite:///{root / 'mlflow.db'}"
-    plan = run(root / "memory.yaml", uri, console, drawn)
+    plan = run(root / "memory.yaml", uri, console)
     ranks = {configuration.id: configuration.parameters["rank"] for configuration in plan.configurations}
-    return Finished(console.file.getvalue(), plan.sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
+    return Finished(console.file.getvalue(), plan.sweep.folder, uri, ranks)  # type: ignore[attr-defined]
 
 
 @pytest.mark.patient  # a sweep is trained, which the other tests of this module read
@@ -117,6 +113,7 @@ def test_the_terminal_and_the_files(finished: Finished) -> None:
     assert {int(row["rank"]) for row in rows if float(row["p_front"]) >= 0.05} == ON_FRONT | MAY_BE
     shaded = re.findall(r"^\\rowcolor.*?LoRA & r(\d+)", (finished.folder / "front.tex").read_text(), re.MULTILINE)
     assert {int(rank) for rank in shaded} == ON_FRONT
+    assert (finished.folder / "front.png").is_file()
 
 
 def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
@@ -135,11 +132,15 @@ def test_the_answer_is_the_same_everywhere(finished: Finished) -> None:
     assert Enough.model_validate_json(sweep.data.params["enough"]) == folder.sweep.enough == Enough()
 
 
-def test_the_picture(finished: Finished) -> None:
-    axes, front, chosen = finished.drawn
+def test_the_picture_and_the_report(finished: Finished) -> None:
+    found = find_sweep(str(finished.folder))
+    (axes,) = draw_picture(found.summaries, found.sweep.objectives, "front").axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak memory (MiB)", "score")
-    assert {summary.parameters["rank"] for summary in front} == ON_FRONT
-    assert chosen.parameters["rank"] == KNEE
+    assert axes.texts[-1].get_text().split("–")[-1] == str(len(ON_FRONT))
+    report = front_report(found)
+    assert finished.ranks[report.knee] == KNEE
+    for name, ranks in (("on_front", ON_FRONT), ("may_be_on_front", ON_FRONT | MAY_BE), ("enough", {ENOUGH})):
+        assert {finished.ranks[row.configuration] for row in report.rows if getattr(row, name)} == ranks
 
 
 def test_the_tags_in_the_tracking_store(finished: Finished) -> None:
@@ -150,14 +151,6 @@ def test_the_tags_in_the_tracking_store(finished: Finished) -> None:
         for name in ("on_front", "may_be_on_front", "knee", "enough")
     }
     assert tagged == {"on_front": ON_FRONT, "may_be_on_front": ON_FRONT | MAY_BE, "knee": {KNEE}, "enough": {ENOUGH}}
-
-
-@pytest.mark.parametrize("place", ["folder", "store"])
-def test_the_pick(finished: Finished, place: str) -> None:
-    found = find_sweep(str(finished.folder)) if place == "folder" else find_sweep("memory", finished.uri)
-    assert {finished.ranks[summary.configuration] for summary in found.summaries if summary.on_front} == ON_FRONT
-    assert finished.ranks[pick("knee", found.summaries, found.sweep.objectives).summary.configuration] == KNEE
-    assert finished.ranks[pick("enough", found.summaries, found.sweep.objectives).summary.configuration] == ENOUGH
 
 
 def test_the_data_of_the_page(finished: Finished) -> None:
@@ -257,7 +250,7 @@ def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store
     uri, file = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "memory.yaml"
     for text in (SWEEP, SWEEP.replace("[0, 1, 2]", "[0, 1]").replace("[1, 2, 4, 8, 16, 32]", "[2, 4, 16]")):
         file.write_text(text)
-        plan = run(file, uri, Console(file=io.StringIO()), [], resume=True)
+        plan = run(file, uri, Console(file=io.StringIO()), resume=True)
     store = Store(uri)
     feed = read_feed(store, "memory")
     trials = feed.frames.trials()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import uvicorn
-from mlflow import MlflowClient
 from selenium.webdriver.common.keys import Keys
 
 from dashboards.app import make_app
 from dashboards.store import Store
 from orchestrator.commands.app import main
 from tests.dashboards.browser import MARKS, Browser
-from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, grid, write_sweep
+from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, grid, send
 
 pytestmark = MARKS
 
@@ -82,7 +80,6 @@ def visit_panels(browser: Browser) -> None:
 
 def test_live(browser: Browser, store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(planned=100), *grid(seeds=2, tasks=("mrpc", "rte"))])
-    client = MlflowClient(store.uri)
     with served(store) as url:
         browser.open(url)
         check_unscrolled(browser)
@@ -117,8 +114,8 @@ def test_live(browser: Browser, store_at: StoreAt, tmp_path: Path) -> None:
         shown = "document.querySelector('[data-panel=front] .plot')._fullLayout.yaxis"
         zoom = browser.wait(f"!{shown}.autorange && {shown}.range.slice()")
         scores = {"mrpc": [95.0, 96.0], "rte": [95.0, 96.0]}
-        new = configuration("new0000000", label="the new one", parameters=777, scores=scores, at=time.time())
-        write_sweep(client, "ranks", events_of("ranks", new)[2:], tmp_path / "ranks")
+        new = configuration("new0000000", label="the new one", parameters=777, scores=scores)
+        send(store.uri, tmp_path / "ranks", *events_of("ranks", new)[2:])
         browser.wait("Craft.page.table.index.has('new0000000')")
         browser.until(lambda: "new0000000" in {point[0] for point in browser.run(POINTS)}, "the new point is drawn")
         assert sorted(browser.run("[...Craft.page.selected]")) == sorted(chosen)

@@ -15,15 +15,16 @@ from dashboards.store import DashboardError, Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
 from orchestrator.record.log import read_points
-from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, sweep_id, write_sweep
+from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, send, sweep_id
 from tests.dashboards.views import read_feed
+from tests.orchestrator.logged import runs
 
 
 def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) -> None:
     states = {("toy", 1): "running"}
     first = configuration("aaaaaaaaaa", scores={"toy": [80.0, 81.0]}, states=states)
     store = store_at("ranks", [FakeSession(), *first])
-    client, feed = MlflowClient(store.uri), store.feed("ranks")
+    feed = store.feed("ranks")
     assert feed.refresh()
     assert not feed.refresh(), "nothing has changed"
     (key,) = (trial.entry.key for trial in feed.frames.trials() if trial.state == "running")
@@ -32,8 +33,8 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
         return next(trial for trial in feed.frames.trials() if trial.entry.key == key)
 
     judged = feed.frames.judged
-    row = {"step": 3, "search_score": 99.0}
-    write_sweep(client, "ranks", [Reported(key=key, rows=[row], epoch=3.0, total_steps=4)], tmp_path / "ranks")
+    reported = Reported(key=key, rows=[{"step": 3, "search_score": 99.0}], epoch=3.0, total_steps=4)
+    send(store.uri, tmp_path / "ranks", reported)
     assert feed.refresh()
     assert trial().value("search_score") == 99.0
     assert feed.frames.log is not None
@@ -41,7 +42,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
 
     assert feed.frames.judged is judged, "no result has changed"
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
-    write_sweep(client, "ranks", [Ended(result=result)], tmp_path / "ranks")
+    send(store.uri, tmp_path / "ranks", Ended(result=result))
     assert feed.refresh()
     assert trial().state == "finished"
     assert [row.state for row in feed.frames.rows()] == ["done"]
@@ -51,14 +52,11 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
 def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: StoreAt, tmp_path: Path) -> None:
     store = store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = read_feed(store, "ranks")
-    trial = feed.frames.trials()[0]
-    key = trial.entry.key
+    (trial,), lines = feed.frames.trials(), [{"row": 1, "label": "a", "answer": "b", "right": False}]
     assert store.predictions(trial) == {}
-    client, lines = MlflowClient(store.uri), [{"row": 1, "label": "a", "answer": "b", "right": False}]
-    tags = {"craft.kind": "trial", "craft.key": key, "craft.sweep": "ranks", "craft.sweep_id": sweep_id("ranks")}
-    run = client.create_run(feed.run.info.experiment_id, tags=tags).info.run_id
+    run = runs(store.uri, "ranks")["trial", trial.entry.key].info.run_id
     write_predictions(tmp_path / "predictions" / "reported.jsonl.gz", lines)
-    client.log_artifacts(run, str(tmp_path / "predictions"), "predictions")
+    MlflowClient(store.uri).log_artifacts(run, str(tmp_path / "predictions"), "predictions")
     assert store.predictions(trial) == {"reported": lines}
 
 
@@ -120,7 +118,7 @@ def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: StoreAt, tmp
     assert feed.wait_s(2.0) == pytest.approx(62.0)
     assert sweeps.pace([feed]) == "read at least every 65 s"
     report = Reported(key=feed.frames.trials()[0].entry.key, rows=[{"step": 9, "search_score": 1.0}], epoch=9.0, total_steps=9)
-    write_sweep(MlflowClient(store.uri), "ranks", [report], tmp_path / "ranks")
+    send(store.uri, tmp_path / "ranks", report)
     assert sweeps.view([])[1] == revision, "it was read a moment ago"
     feed.look_cost = 0.0
     assert Sweeps(Store(store.uri), every_s=0.0).view([])[1] != revision, "a server that is started again reads it"
@@ -130,10 +128,10 @@ def test_a_sweep_that_is_started_anew_is_shown_in_place_of_the_one_before(
     store_at: StoreAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_at("ranks", [FakeSession(), *configuration("before")])
-    sweeps, client = Sweeps(store, every_s=0.0), MlflowClient(store.uri)
+    sweeps = Sweeps(store, every_s=0.0)
     ((feed,), _, _) = sweeps.view([])
-    client.delete_run(feed.run.info.run_id)
+    MlflowClient(store.uri).delete_run(feed.run.info.run_id)
     monkeypatch.setattr("tests.dashboards.synthetic.sweep_id", lambda name: "a" * 32)
-    write_sweep(client, "ranks", events_of("ranks", configuration("anew")), tmp_path / "again")
+    send(store.uri, tmp_path / "again", *events_of("ranks", configuration("anew")))
     sweeps.entries()
     assert [row.id for row in sweeps.view(["ranks"])[2].configurations] == ["anew"]

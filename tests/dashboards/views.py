@@ -14,9 +14,10 @@ from dashboards.frames import Frames
 from dashboards.panels import View
 from dashboards.store import Feed, Store
 from orchestrator.plan.trial import Why
-from orchestrator.record.log import Log
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.state import State, fold
 from tests.dashboards.synthetic import FakeRun, FakeSession, FakeTrial, configuration, events_of, grid
+from tests.orchestrator.recorded import write_log
 
 LOGS, NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
 
@@ -25,10 +26,8 @@ def frames_of(name: str, runs: Sequence[FakeRun]) -> Frames:
     """Tables of runs that never saw a store."""
     if not runs:
         return Frames(name, State(), "1")
-    log = Log(Path(LOGS.name) / f"{next(NUMBERS)}.jsonl")
-    log.append(*events_of(name, runs))
-    log.close()
-    return Frames(name, fold(events_of(name, runs)), "1", log.path)
+    write_log(folder := Path(LOGS.name) / str(next(NUMBERS)), *events_of(name, runs))
+    return Frames(name, fold(events_of(name, runs)), "1", SweepFolder(folder).record)
 
 
 def read_feed(store: Store, name: str) -> Feed:

@@ -1,52 +1,43 @@
-"""Reports: each keeps to the published schema, by another validator, and has the values that the terminal shows."""
+"""Reports: each keeps to the published schema, by another validator, and has the values that the terminal shows.
+
+With `--json`, the stdout of a command holds one report, and the exit status is that of the table.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from dataclasses import replace
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
-from craft.spec import RunSpec
 from docs.generate import reports_schema
-from orchestrator.adapters.taking import Taken, take_report
-from orchestrator.commands.app import LEFT, STOPPED, error_report
-from orchestrator.commands.check import CheckReport, Finding
+from orchestrator.commands import run as commands_of_runs
+from orchestrator.commands.app import GOOD, LEFT, NO, STOPPED, WRONG
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Wanted
-from orchestrator.results.front import mark_front
-from orchestrator.results.metrics import amount, number
+from orchestrator.record.state import State
 from orchestrator.results.report import Report
-from orchestrator.results.tuning import Tuning
-from orchestrator.review.front_report import front_report, row_of
-from orchestrator.review.front_tables import show_front
-from orchestrator.review.past_sweep import NoSuchSweep, PastSweep, read_folder
-from orchestrator.review.pick import choose_seed, pick
+from orchestrator.review.front_report import front_report
+from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.prospect import look_ahead, plan_report
-from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
 from orchestrator.tools.signals import SIGNALS
-from orchestrator.tracking.client import TrackingError
+from tests.craft.audit.plain_folders import CONFIGS, rows, saved
+from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import count, rank, toy_sweep
-from tests.orchestrator.recorded import over_seeds, printed, record, write_log
-from tests.orchestrator.results.test_answer import STEEP
+from tests.orchestrator.recorded import over_seeds, printed, record, write_adapter, write_log
 from tests.orchestrator.stand_in import ROOT
 
 SCHEMA = reports_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 SEEDS = (0, 1, 2)
-ENOUGH = {
-    "LoRA small": (100, over_seeds(70, 72, 71)),
-    "LoRA middle": (5_000, over_seeds(90, 92, 91)),
-    "LoRA large": (80_000, over_seeds(91, 92, 91.5)),
-    "LoRA cut": (10, over_seeds(99)),
-}
 
 
 def checked(report: Report) -> dict[str, Any]:
@@ -62,10 +53,11 @@ def checked(report: Report) -> dict[str, Any]:
     return dict(fields)
 
 
-@pytest.fixture
-def front(tmp_path: Path) -> PastSweep:
-    """Three complete configurations of three seeds, and one with a single seed."""
-    return read_folder(record(tmp_path / "front", ENOUGH, seeds=SEEDS))
+def value(report: Any, path: str) -> Any:
+    """What a report has at a place such as `rows.0.label`."""
+    for part in path.split("."):
+        report = report[int(part)] if part.isdecimal() else report[part]
+    return report
 
 
 def test_the_schema_is_what_the_code_says_and_describes_every_field() -> None:
@@ -77,37 +69,6 @@ def test_the_schema_is_what_the_code_says_and_describes_every_field() -> None:
         if not field.get("description")
     ]
     assert bare == []
-
-
-@pytest.mark.parametrize("change", [{"format": 2}, {"report": "other"}, {"sweep": None}, {"rows": [{}]}])
-def test_the_schema_refuses_what_is_no_report(front: PastSweep, change: dict[str, Any]) -> None:
-    assert not VALIDATOR.is_valid(checked(front_report(front)) | change)
-
-
-def test_a_front_has_the_values_of_the_table(front: PastSweep) -> None:
-    report = checked(front_report(front))
-    shown = printed(lambda console: show_front(front.summaries, front.sweep, front.answer, "", console))
-    lines = [line for line in shown.splitlines() if "LoRA" in line and line.startswith("│")]
-    assert [row["label"] for row in report["rows"]] == ["LoRA small", "LoRA middle", "LoRA large", "LoRA cut"]
-    for row, line in zip(report["rows"], lines, strict=True):
-        value, half = row["score"]["value"], (row["score"]["high"] or math.nan) - (row["score"]["low"] or math.nan)
-        cells = [row["label"], amount("trainable_parameters", row["trainable_parameters"]), number(value) if value else "–"]
-        cells += [f"± {half / 2:.2f}", number(row["p_front"]), number(row["p_enough"])] if row["complete"] else []
-        assert all(cell in line for cell in cells), (cells, line)
-        assert (row["on_front"], row["enough"]) == ("●" in line, "✓" in line)
-    assert report["answer"]["text"].splitlines()[0] in shown
-    assert report["caption"] in shown
-    assert report["answer"]["label"] == "LoRA middle"
-    chance = next(row["p_enough"] for row in report["rows"] if row["label"] == "LoRA middle")
-    assert report["answer"]["p_better"] == pytest.approx(1 - chance)
-
-
-def test_a_front_may_be_judged_by_other_points(front: PastSweep) -> None:
-    wide = checked(front_report(front.with_within(50)))
-    assert [row["label"] for row in wide["rows"] if row["enough"]] == ["LoRA small"]
-    assert (wide["answer"]["within"], wide["answer"]["configuration"]) == (50, wide["rows"][0]["configuration"])
-    with pytest.raises(ValueError, match="above 0 and at most 100"):
-        front.with_within(0)
 
 
 NAN, INFINITE = over_seeds(math.nan, 80, 81), over_seeds(math.inf, 80, 81)
@@ -123,17 +84,8 @@ def test_a_front_without_some_numbers_is_json(tmp_path: Path, configurations: An
     report = checked(front_report(read_folder(record(tmp_path / "s", configurations, seeds=seeds))))
     assert (report["answer"]["kind"] not in ("unfinished", "failed")) == bool(report["answer"]["configuration"]) == answered
     assert len(report["rows"]) == len(configurations)
-
-
-def test_findings_have_what_the_terminal_shows() -> None:
-    findings = [
-        Finding("good", "disk", "there is room"),
-        Finding("bad", "storage", "cannot be written", "give another --storage"),
-    ]
-    report = checked(CheckReport.of(findings))
-    assert (report["ok"], checked(CheckReport.of(findings[:1]))["ok"]) == (False, True)
-    shown = printed(CheckReport.of(findings).show)
-    assert all(row[name] in shown for row in report["findings"] for name in ("level", "subject", "sentence", "remedy"))
+    for change in ({"format": 2}, {"report": "other"}, {"sweep": None}, {"rows": [{}]}):
+        assert not VALIDATOR.is_valid(report | change)
 
 
 PLANS = {
@@ -177,62 +129,6 @@ def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     assert checked(plan_report(plan, {}))["optimizer_steps"] is None
 
 
-def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_path: Path) -> None:
-    chosen = pick("enough", front.summaries, front.sweep.objectives)
-    entry, why = choose_seed(front.trials(chosen.summary.configuration), None)
-    run = RunSpec(model="m", task="toy/sentiment", method="lora", parameters={"rank": 1}, seed=1)
-    (tmp_path / "adapter" / "sub").mkdir(parents=True)
-    (tmp_path / "adapter" / "sub" / "tokenizer.json").write_text("{}")
-    run_file = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}}
-    (tmp_path / "adapter" / "run.json").write_text(json.dumps(run_file))
-    taken = [Taken(entry, (why,), tmp_path / "adapter")]
-    report = checked(take_report(front, chosen, taken))
-    assert (report["label"], report["trainable_parameters"]) == ("LoRA middle", 5000)
-    (adapter,) = report["adapters"]
-    assert (adapter["seed"], adapter["score"], adapter["files"]) == (1, 92, ["run.json", "sub/tokenizer.json"])
-    assert adapter["load"][0] == "from craft import load_adapter"
-    alone = checked(take_report(front, chosen, taken, written=False, registered=["registered as version 1 of m"]))
-    assert (alone["adapters"][0]["path"], alone["adapters"][0]["load"], len(alone["registered"])) == (None, [], 1)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "status"),
-    [
-        (SweepError(["s.yaml:1: a: wrong", "s.yaml:2: b: wrong"]), "sweep file", 2),
-        (NoSuchSweep("there is no sweep 'x'"), "no such sweep", 2),
-        (NothingMeets("nothing has finished"), "nothing yet", 1),
-        (TrackingError("http://me:secret@host does not answer"), "store", 2),
-        (FileNotFoundError(2, "No such file or directory", "a.yaml"), "system", 2),
-        (ValueError("--to x is not empty"), "call", 2),
-        (KeyboardInterrupt(), "stopped", 130),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
-)
-def test_an_error_is_a_report_with_its_exit_status(error: BaseException, kind: str, status: int) -> None:
-    report = checked(error_report(error))
-    assert (report["kind"], report["exit_status"]) == (kind, status)
-    assert report["message"]
-    assert "secret" not in json.dumps(report)
-    assert len(report["mistakes"]) == (2 if kind == "sweep file" else 1)
-
-
-def test_settings_are_text_as_in_the_store(tmp_path: Path) -> None:
-    folder = record(tmp_path / "s", {"LoRA a": (1, over_seeds(80, 81))})
-    sweep = read_folder(folder)
-    strange = {"dropout": math.inf, "ranks": ("all", 8, 8), "tf32": False, "learning_rate": 3e-4, "path": tmp_path}
-    entries = {entry.key: replace(entry, trial=replace(entry.trial, parameters=strange)) for entry in sweep.entries}
-    (row,) = checked(front_report(replace(sweep, state=replace(sweep.state, entries=entries))))["rows"]
-    shown = {"dropout": "inf", "ranks": "all,8,8", "tf32": "false", "learning_rate": "3e-4", "path": str(tmp_path)}
-    assert row["parameters"] == shown
-
-
-def test_a_sweep_with_tuned_settings_says_what_they_took() -> None:
-    spent = Tuning(3, 9, 1, 60.0, at_end=("highest learning_rate",))
-    (summary,) = mark_front([replace(STEEP[0], tuning=spent)], yaml.safe_load("{score: maximize}"))
-    row = row_of(summary).model_dump()
-    assert (row["tuned"], row["tuning_trials"], row["tuning_at_end"]) == (True, 9, ["highest learning_rate"])
-
-
 def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:
     page = (ROOT / "docs" / "for-programs.md").read_text().partition("\n## Reports\n")[2]
     statuses = [int(status) for status in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
@@ -247,3 +143,155 @@ def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:
     fields = {name for schema in SCHEMA["$defs"].values() for name in schema.get("properties", {})}
     code = set(re.findall(r'\["(\w+)"\]', page))
     assert code <= fields
+
+
+SWEEP = """\
+name: next
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+space: [{method: lora, rank: {values: [1, 2]}}]
+"""
+
+
+@pytest.fixture
+def place(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a sweep that has run, one that has only begun, and a sweep file."""
+    monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: None)
+    adapter = write_adapter(here / "trial" / "adapter")
+    (adapter / "sub").mkdir()
+    (adapter / "sub" / "tokenizer.json").write_text("{}")
+    both = {"LoRA r1": (100, over_seeds(80, 81, 82)), "LoRA r9": (900, over_seeds(90, 92, 91))}
+    record(here / "runs" / "done", both, seeds=(0, 1, 2), adapter=adapter)
+    record(here / "runs" / "begun", {"LoRA r1": (100, {})})
+    (here / "next.yaml").write_text(SWEEP)
+    (here / "wrong.yaml").write_text(SWEEP + "trainig: {epochs: 1}\nseedz: [1]\n")
+    return here
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("plan next.yaml", {"report": "plan", "trainings": 2}),
+        ("run next.yaml --plan", {"report": "plan", "trainings": 2}),
+        ("status done", {"report": "status", "sweep": "done"}),
+        ("front done", {"report": "front", "sweep": "done", "rows.0.enough": False, "rows.1.enough": True}),
+        ("front done --within 50", {"answer.within": 50, "rows.0.enough": True, "rows.1.enough": False}),
+        ("front runs/begun", {"knee": None, "answer.kind": "unfinished", "answer.configuration": ""}),
+        ("compare done done --configuration-b under:200", {"report": "compare", "higher": "first"}),
+        (
+            "take done --pick best --to adapter",
+            {"report": "take", "label": "LoRA r9", "trainable_parameters": 900, "form": "adapter", "adapters.0.seed": 1,
+             "adapters.0.score": 92, "adapters.0.files": ["README.md", "run.json", "sub/tokenizer.json"],
+             "adapters.0.load.0": "from craft import load_adapter"},
+        ),
+        ("pause done", {"report": "request", "verb": "pause", "done": False, "trials": []}),
+        ("continue done", {"report": "request", "verb": "continue", "command": ""}),
+        ("stop begun 0000000000000001", {"report": "request", "verb": "stop", "trials": ["0000000000000001"]}),
+        ("export done --to results", {"report": "export", "trials": 6, "path": "results/trials.csv"}),
+    ],
+)  # fmt: skip
+def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any], cli: Cli) -> None:
+    report = cli(*call.split(), "--json", status=NO if "begun" in call and "front" in call else GOOD).report
+    VALIDATOR.validate(report)
+    assert {path: value(report, path) for path in expected} == expected
+    for adapter in report.get("adapters", ()):
+        folder = place / adapter["path"]
+        assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()) == adapter["files"]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        ("plan wrong.yaml", "sweep file", "trainig"),
+        ("run wrong.yaml", "sweep file", "seedz"),
+        ("plan absent.yaml", "sweep file", "absent.yaml: there is no such file"),
+        ("stop begun LoRA", "sweep file", "no trial 'LoRA'"),
+        ("stop begun 000000000000", "sweep file", "names 2 trials"),
+        ("retry done 0000000000000000", "sweep file", "it is finished"),
+        ("status absent", "no such sweep", "there is no sweep 'absent'"),
+        ("more absent", "no such sweep", "there is no sweep 'absent'"),
+        ("front absent --tracking-uri http://me:secret@127.0.0.1:9", "store", "http://***@127.0.0.1:9 cannot be read"),
+        ("export done --to /proc/x", "system", "No such file or directory"),
+        ("statsu done", "call", "Did you mean 'status'"),
+        ("status", "call", "Missing argument 'SWEEP'"),
+        ("front done --jsn", "call", "No such option"),
+        ("compare done", "call", "Missing argument"),
+        ("take done --pick best", "call", "say where it goes"),
+        ("take done --pick best --to runs", "call", "not empty"),
+        ("suggest --model m --data absent.csv", "call", "no file absent.csv"),
+        ("compare done begun", "nothing yet", ""),
+        ("take begun --pick best --to adapter", "nothing yet", ""),
+        ("more done", "nothing yet", ""),
+        ("export begun --to results", "nothing yet", ""),
+        ("cut begun --pick best --size 1 --to cut", "nothing yet", ""),
+    ],
+)
+def test_a_wrong_call_is_a_sentence_for_people_and_a_report_for_programs(
+    place: Path, call: str, kind: str, said: str, cli: Cli
+) -> None:
+    before, status = sorted(place.iterdir()), NO if kind == "nothing yet" else WRONG
+    shown, printed = cli(*call.split(), status=status).err, cli(*call.split(), "--json", status=status)
+    VALIDATOR.validate(report := printed.report)
+    assert (report["report"], report["kind"], report["exit_status"], printed.err) == ("error", kind, status, "")
+    assert len(report["mistakes"]) == (len(report["message"].splitlines()) if kind == "sweep file" else 1)
+    assert all(said in text and "Traceback" not in text and "secret" not in text for text in (shown, report["message"]))
+    assert sorted(place.iterdir()) == before
+
+
+def test_sizes_and_a_suggestion_are_reports(place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """What is cut and what is suggested stand in; other tests compute them."""
+    monkeypatch.setattr("orchestrator.adapters.taking.cut_adapters", lambda *_: iter([("LoRA r9, cut to r1", 100.0)]))
+    report = cli("cut", "done", "--pick", "best", "--size", "1", "--to", "cut", "--json").report
+    VALIDATOR.validate(report)
+    assert (report["sizes"], report["path"]) == ({"LoRA r9, cut to r1": 100}, "cut")
+    suggestion = SimpleNamespace(text=f"# mine\n{SWEEP}", seconds=math.nan)
+    monkeypatch.setattr("orchestrator.suggest.suggest.suggest", lambda *_: suggestion)
+    report = cli("suggest", "--model", "m", "--data", "rows.csv", "--json").report
+    VALIDATOR.validate(report)
+    assert (report["sweep_file"], report["seconds"]) == (suggestion.text, None)
+
+
+def test_a_stopped_command_says_so_as_a_report(place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.review.past_sweep.find_sweep", stop)
+    report = cli("front", "done", "--json", status=130).report
+    assert (report["kind"], report["exit_status"], report["message"]) == ("stopped", 130, "stopped")
+
+
+@pytest.mark.parametrize("call", ["run next.yaml --json", "more two --yes --json"])
+def test_a_sweep_that_is_stopped_has_one_report_whoever_started_it(
+    call: str, place: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    both = {"LoRA r1": (100, over_seeds(70)), "LoRA r8": (800, over_seeds(90))}
+    state = SimpleNamespace(started=SimpleNamespace(folder=record(place / "runs" / "two", both, seeds=(0,))))
+    outcome = SimpleNamespace(trouble=None, signal=2, left=["a trial"], open=False, state=state)
+    monkeypatch.setattr(commands_of_runs, "run_file", lambda *_: outcome)
+    monkeypatch.setattr(State, "again", "craft-sweeps run next.yaml --resume")
+    assert cli(*call.split(), status=STOPPED).report["report"] == "front"
+
+
+BEGINS_AGAIN = """
+from orchestrator.tools.quiet import only_report
+from orchestrator.tools.signals import begin_again
+with only_report():
+    print("noise")
+    begin_again(["-c", "print('report')"], 2)
+"""
+
+
+def test_a_process_that_begins_again_writes_its_report_to_stdout() -> None:
+    done = subprocess.run([sys.executable, "-c", BEGINS_AGAIN], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("report\n", "noise\n")
+
+
+def test_an_audit_reports_the_smaller_adapter(tiny_bert: str, here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tiny_bert, CONFIGS["lora"], here / "whole")
+    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
+    report = cli(
+        "audit", "whole", "--data", rows(here), "--label", "label", "--within", "100", "--to", "small", "--json"
+    ).report
+    VALIDATOR.validate(report)
+    assert (report["report"], report["enough"], report["path"], report["cut_from"]) == ("audit", 64, "small", None)
+    assert Path("small/adapter_model.safetensors").exists()

@@ -21,7 +21,7 @@ from orchestrator.record.log import read_state
 from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.progress import read_status, status_of
-from tests.orchestrator.commands.test_reports import checked
+from tests.orchestrator.commands.test_reports import checked, value
 from tests.orchestrator.logged import SweepLog, entry, story
 from tests.orchestrator.recorded import printed
 
@@ -47,6 +47,19 @@ def failed(log: SweepLog) -> None:
     log.end(A, "failed", error="the loss is not finite\nat step 12")
     for trial in (B, CUT):
         log.end(trial, "failed", error="its machine is gone", retryable=True)
+
+
+def stopped(log: SweepLog) -> None:
+    running(log)
+    for trial in (B, CUT):
+        log.end(trial, "stopped")
+
+
+def paused(log: SweepLog) -> None:
+    running(log)
+    log.add(Paused, keys=[A.key])
+    names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
+    log.add(Refused, **names, parameters={"rank": 1}, counts={}, reason="above max 40,000")
 
 
 def finished(log: SweepLog) -> None:
@@ -80,6 +93,8 @@ CASES: dict[str, Case] = {
         ["demo: running, 1 min 39 s passed", "0/3 trainings done, 2 running (training), 0 failed, 0/1 cuts done",
          "step 10 of 30, search score 60.0", "no evaluation yet"],
     ),
+    "stopped": (stopped, HERE, {"trainings.stopped": 1, "trials.stopped": 2, "trials.failed": 0}, ["1 stopped"]),
+    "paused": (paused, HERE, {"phase": "running", "trainings.paused": 1, "refused": 1}, ["1 paused"]),
     "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
     "lost": (
         running, GONE,
@@ -90,8 +105,9 @@ CASES: dict[str, Case] = {
     "lost without a word": (running, None, {"phase": "lost", "driver.process": None}, []),
     "failed": (
         ended("failed", failed), None,
-        {"phase": "failed", "trainings.failed": 2, "failed.0.reason": "the loss is not finite\nat step 12",
-         "failed.0.retryable": False, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0},
+        {"phase": "failed", "trainings.failed": 2, "trials.failed": 3,  # a cut fails with its training
+         "failed.0.trial": A.key, "failed.0.reason": "the loss is not finite\nat step 12", "failed.0.retryable": False,
+         "failed.1.trial": B.key, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0},
         ["failed: 6·8·8 qv lr 3e-4 · toy/sentiment · seed 0: the loss is not finite\n",
          "its machine is gone (the next session runs it again)", f"{AGAIN} --retry-failed"],
     ),
@@ -109,12 +125,6 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def value(report: Any, path: str) -> Any:
-    for part in path.split("."):
-        report = report[int(part)] if part.isdecimal() else report[part]
-    return report
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None:
     write, holder, expected, lines = CASES[name]
@@ -125,28 +135,11 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     if name != "empty" and holder is not HERE and holder is not AWAY:
         assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
     assert {path: value(fields, path) for path in expected} == expected
+    assert len(fields["failed"]) == fields["trainings"]["failed"]
     shown = printed(report.show)
     assert [line for line in lines if line not in shown] == []
     assert shown.startswith("demo: ")
     assert "None" not in shown
-
-
-def test_a_cut_that_fails_with_its_training_is_not_a_second_failure(tmp_path: Path) -> None:
-    failed(log := SweepLog(tmp_path / "demo"))
-    log.close("failed")
-    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", None, NOW)
-    assert [trial.trial for trial in report.failed] == [A.key, B.key]
-    assert (report.trials.failed, report.trainings.failed) == (3, 2)
-
-
-def test_paused_trials_and_refused_configurations_are_counted(tmp_path: Path) -> None:
-    running(log := SweepLog(tmp_path / "demo"))
-    log.add(Paused, keys=[A.key])
-    names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
-    log.add(Refused, **names, parameters={"rank": 1}, counts={}, reason="above max 40,000")
-    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", HERE, NOW)
-    assert (report.trainings.paused, report.refused) == (1, 1)
-    assert "1 paused" in printed(report.show)
 
 
 def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:

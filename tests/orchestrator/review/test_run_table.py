@@ -1,11 +1,13 @@
-"""Tables of trainings of anybody: MLflow's, W&B's, Optuna's and our own export are judged as a sweep is."""
+"""Tables of trainings of anybody, MLflow's, Optuna's and our own export among them: judged as a sweep is, or refused with the
+commands that make them ready."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,10 @@ import pytest
 from craft.scoring.predictions import credits_of
 from craft.tasks.files import DataError
 from orchestrator import judge
+from orchestrator.commands.app import main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.state import Entry
-from orchestrator.results.answer import Answer
-from orchestrator.results.intervals import compare
 from orchestrator.results.metrics import flat_cells, sized
-from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.summary import Summary
 from orchestrator.review import run_table
 from orchestrator.review.past_sweep import PastSweep, read_folder
@@ -47,20 +47,11 @@ def trainings() -> Iterator[tuple[int, int, float]]:
             yield rank, seed, score_of(rank, seed)
 
 
-def past(folder: Path) -> PastSweep:
-    """The same trainings as a sweep that has run."""
-    configurations = {f"LoRA r{rank}": (100 * rank, over_seeds(*(score_of(rank, seed) for seed in SEEDS))) for rank in LEVELS}
-    return read_folder(record(folder / "runs" / "ranks", configurations, seeds=SEEDS))
-
-
 @pytest.fixture
 def sweep(tmp_path: Path) -> PastSweep:
-    return past(tmp_path)
-
-
-def verdict(answer: Answer | None) -> tuple[Any, ...]:
-    """What an answer says of the kind, the chances and the rest, without labels, prices and commands."""
-    return answer.kind, answer.p_better, answer.p_decides
+    """The same trainings as a sweep that has run."""
+    configurations = {f"LoRA r{rank}": (100 * rank, over_seeds(*(score_of(rank, seed) for seed in SEEDS))) for rank in LEVELS}
+    return read_folder(record(tmp_path / "runs" / "ranks", configurations, seeds=SEEDS))
 
 
 def numbers(summaries: list[Summary]) -> list[tuple[float, ...]]:
@@ -68,22 +59,19 @@ def numbers(summaries: list[Summary]) -> list[tuple[float, ...]]:
     return sorted(tuple(summary.value(name) for name in names) for summary in summaries)
 
 
-def judged_like(table: RunTable, sweep: PastSweep) -> None:
+def judged_like(record: PastSweep, sweep: PastSweep) -> None:
     """The numbers of a table that another program wrote are those of the sweep, up to the last digits of a CSV file."""
-    assert verdict(table.record.answer) == verdict(sweep.answer)
-    np.testing.assert_allclose(numbers(table.record.summaries), numbers(sweep.summaries), rtol=1e-6)
+    for name in ("kind", "p_better", "p_decides"):
+        assert getattr(record.answer, name) == getattr(sweep.answer, name)
+    np.testing.assert_allclose(numbers(record.summaries), numbers(sweep.summaries), rtol=1e-6)
 
 
-def judge_table(frame: pd.DataFrame) -> RunTable:
-    judgement = judge(frame)
-    return RunTable(judgement.record, judgement.read, judgement.lacks)
+def labels(table: Any) -> list[str]:
+    return [row.label for row in table.record.summaries]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, rows[0].keys())
-        table.writeheader()
-        table.writerows(rows)
+    pd.DataFrame(rows).to_csv(path, index=False)
     return path
 
 
@@ -96,6 +84,18 @@ def lines_of(head: str, cells: Callable[[int, int, float], str]) -> str:
     return "\n".join([head, *(cells(rank, seed, round(value / 100, 5)) for rank, seed, value in trainings())])
 
 
+def read_lines(folder: Path, lines: str, call: Call | None = None) -> RunTable:
+    (folder / "table.csv").write_text(lines)
+    return read_table(folder / "table.csv", call)
+
+
+def refusal(folder: Path, lines: str, call: Call | None = None) -> str:
+    """What is said of a table that is not judged."""
+    with pytest.raises(DataError) as refused:
+        read_lines(folder, lines, call)
+    return str(refused.value)
+
+
 def with_facts(entry: Entry) -> Entry:
     """The trial with the facts that a real one has: its metric, chance, and credits of 400 rows."""
     right = np.random.default_rng([entry.trial.seed, len(entry.trial.label)]).random(400) < entry.result.metrics["score"] / 100
@@ -104,16 +104,21 @@ def with_facts(entry: Entry) -> Entry:
     return replace(entry, result=entry.result.with_facts(**facts))
 
 
+def exported(sweep: PastSweep, file: Path, **entries: Entry) -> PastSweep:
+    """The sweep with other trials, which are in the file."""
+    sweep = PastSweep(replace(sweep.state, entries=sweep.state.entries | entries), "", None, sweep.fetch)
+    write_trials(sweep.entries, file)
+    return sweep
+
+
 def test_an_exported_sweep_has_the_same_answer(tmp_path: Path, sweep: PastSweep) -> None:
     entries = {key: with_facts(entry) for key, entry in sweep.state.entries.items()}
-    sweep = PastSweep(replace(sweep.state, entries=entries), "", None, sweep.fetch)
-    write_trials(sweep.entries, tmp_path / "trials.csv")
+    sweep = exported(sweep, tmp_path / "trials.csv", **entries)
     table = read_table(tmp_path / "trials.csv")
     assert [flat_cells(row) for row in table.record.summaries] == [flat_cells(row) for row in sweep.summaries]
     assert all("example_luck" in row.counts for row in table.record.summaries)
     assert replace(table.record.answer, command="") == replace(sweep.answer, command="")
-    frame = judge(pd.read_csv(tmp_path / "trials.csv"))
-    assert frame.answer.text == table.record.answer.text
+    assert judge(pd.read_csv(tmp_path / "trials.csv")).answer.text == table.record.answer.text
 
 
 @pytest.mark.parametrize("wave", [1, 2])
@@ -121,8 +126,7 @@ def test_an_exported_sweep_has_its_failures(wave: int, tmp_path: Path, sweep: Pa
     """A seed that was added later does not make its configuration incomplete."""
     lost = next(iter(sweep.state.entries.values()))
     failed = replace(lost, result=TrialResult(lost.key, "failed", error="the loss is not finite", steps=7), wave=wave)
-    sweep = PastSweep(replace(sweep.state, entries=sweep.state.entries | {lost.key: failed}), "", None, sweep.fetch)
-    write_trials(sweep.entries, tmp_path / "trials.csv")
+    sweep = exported(sweep, tmp_path / "trials.csv", **{lost.key: failed})
     summaries = read_table(tmp_path / "trials.csv").record.summaries
     assert [flat_cells(row) for row in summaries] == [flat_cells(row) for row in sweep.summaries]
     assert all(row.complete for row in summaries) == (wave > 1)
@@ -132,24 +136,94 @@ def test_an_exported_sweep_has_its_failures(wave: int, tmp_path: Path, sweep: Pa
 def test_a_trial_that_is_there_twice_counts_once_or_is_refused(tmp_path: Path, sweep: PastSweep) -> None:
     write_trials(sweep.entries, file := tmp_path / "trials.csv")
     lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines, *lines[1:]]))
-    assert numbers(read_table(file).record.summaries) == numbers(sweep.summaries)
-    file.write_text("\n".join([*lines, lines[1].replace(lines[1].split(",")[-2], "17.5")]))
-    with pytest.raises(DataError, match=r"line 14: the trial .* is there with another result"):
-        read_table(file)
+    assert numbers(read_lines(tmp_path, "\n".join([*lines, *lines[1:]])).record.summaries) == numbers(sweep.summaries)
+    other = lines[1].replace(lines[1].split(",")[-2], "17.5")
+    assert re.search("line 14: the trial .* is there with another result", refusal(tmp_path, "\n".join([*lines, other])))
 
 
-def test_attempts_and_rows_exported_again_are_no_trainings(tmp_path: Path) -> None:
-    head, *rows = lines_of("Name,State,rank,seed,accuracy", lambda r, s, v: f"sun-{r}-{s},finished,{r},{s},{v}").split("\n")
-    lost = ["lost,crashed,4,0,0.31", "lost,crashed,4,1,", "lost,failed,,,"]
-    (tmp_path / "table.csv").write_text("\n".join([head, *lost, *rows, *rows]))
-    table = read_table(tmp_path / "table.csv")
-    assert [(row.planned, row.finished) for row in table.record.summaries] == [(3, 3)] * 4
-    assert table.lacks[:3] == [
-        "Left out: 2 attempts of finished trainings",
-        "Left out: 12 rows of a training that is there",
-        "Left out: 1 failed rows without settings, seed or task",
-    ]
+@pytest.mark.slow
+def test_mlflows_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
+    """Runs within a run, as a search logs them; the run that holds them is no training."""
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    mlflow.set_experiment("ranks")
+    with mlflow.start_run(run_name="search"):
+        mlflow.log_params({"rank": 99, "seed": 99})
+        mlflow.log_metrics({"accuracy": 0.1})
+        for rank, seed, value in trainings():
+            with mlflow.start_run(nested=True):
+                mlflow.log_params({"method": "lora", "rank": rank, "seed": seed, "epochs": 3})
+                mlflow.log_metrics({"accuracy": value / 100, "train_loss": seed / 7 + rank, "trainable_params": 100 * rank})
+    frame = mlflow.search_runs(experiment_names=["ranks"])
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    for table in (frame, tmp_path / "runs.csv"):
+        judged_like(judge(table).record, sweep)
+
+
+@pytest.mark.slow
+def test_a_sweep_of_ours_exported_from_mlflow(tmp_path: Path, sweep: PastSweep) -> None:
+    import mlflow
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert main(["replay", str(tmp_path / "runs" / "ranks"), "--tracking-uri", uri]) == 0
+    mlflow.set_tracking_uri(uri)
+    frame = mlflow.search_runs(search_all_experiments=True)
+    assert len(frame) > len(LEVELS) * len(SEEDS), "the runs of the sweep and of its configurations are among them"
+    table = judge(frame, score="metrics.score", minimize=False, by="tags.craft.label")
+    judged_like(table.record, sweep)
+    assert labels(table) == [row.label for row in sweep.summaries]
+
+
+@pytest.mark.slow
+def test_optunas_table_of_trials(tmp_path: Path, sweep: PastSweep) -> None:
+    """A study over rank and seed; pruned and failed trials are counted as such."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+    def objective(trial: optuna.Trial) -> float:
+        rank, seed = trial.suggest_categorical("rank", [*LEVELS, 16, 32]), trial.suggest_categorical("seed", SEEDS)
+        trial.set_user_attr("trainable_parameters", 100 * rank)
+        if rank == 16:
+            raise optuna.TrialPruned
+        if rank == 32:
+            raise ZeroDivisionError
+        return score_of(rank, seed)
+
+    study = optuna.create_study(sampler=optuna.samplers.GridSampler({"rank": [*LEVELS, 16, 32], "seed": SEEDS}))
+    study.optimize(objective, catch=ZeroDivisionError)
+    study.trials_dataframe().to_csv(tmp_path / "optuna.csv")
+    with pytest.raises(DataError, match="score value --minimize"):
+        read_table(tmp_path / "optuna.csv")
+    table = read_table(tmp_path / "optuna.csv", Call(score="value", minimize=False))
+    by_label = {row.label: row for row in table.record.summaries}
+    assert (by_label["rank 16"].stopped, by_label["rank 32"].failed) == (3, 3)
+    complete = [row for row in table.record.summaries if row.complete]
+    np.testing.assert_allclose(numbers(complete), numbers(sweep.summaries), rtol=1e-6)
+    assert table.read[0] == "score: value, more is better"
+
+
+def test_a_study_says_its_own_direction(tmp_path: Path) -> None:
+    head, cells = "number,value,params_rank,params_seed,state,study_direction", "{0},{2},{0},{1},TrialState.COMPLETE,MINIMIZE"
+    table = read_lines(tmp_path, lines_of(head, lambda *row: cells.format(*row)), Call(score="value"))
+    assert table.read[0].startswith("score: value, less is better")
+
+
+def test_the_table_of_mlflows_page_has_plain_names(tmp_path: Path, sweep: PastSweep) -> None:
+    """Its settings and measurements have no prefix; a measurement differs in every row, a setting does not."""
+    rows = [
+        {"Start Time": f"2026-01-0{s + 1}", "Duration": "1.2min", "Run ID": f"{r}a{s}", "Name": f"sly-fox-{r}-{s}",
+         "User": "me", "Status": "FINISHED", "learning_rate": 0.001, "rank": r, "seed": s, "accuracy": v,
+         "curvature": 0.1 + r / 7 + s / 11, "seconds": "" if s == 1 else 60.0, "trainable_params": 100 * r}
+        for r, s, v in trainings()
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="curvature: settings, or measured"):
+        read_table(write(tmp_path / "page.csv", rows))
+    table = read_table(tmp_path / "page.csv", Call(ignore="curvature"))
+    assert "settings: rank" in table.read
+    assert [row.value("seconds") for row in table.record.summaries] == [60.0] * 4, "a training without a time has none"
+    assert table.record.answer.p_better == sweep.answer.p_better
 
 
 def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
@@ -161,52 +235,68 @@ def test_answers_by_example_pair_configurations(tmp_path: Path) -> None:
             right[np.flatnonzero(~luck)[: more + seed]] = True
             (tmp_path / f"{name}{seed}.csv").write_text("correct\n" + "\n".join(map(str, right.astype(int))))
             lines.append(f"{name},{right.mean():.4f},{size},{seed},{name}{seed}.csv")
-    (tmp_path / "runs.csv").write_text("\n".join(lines))
-    table = read_table(tmp_path / "runs.csv")
+    table = read_lines(tmp_path, "\n".join(lines))
     assert {row.value("examples") for row in table.record.summaries} == {600.0}
     (a, b) = table.record.summaries
     correlation = np.corrcoef(a.credits["task", 0], b.credits["task", 0])[0, 1]
     assert correlation > 0.95, "the credits of the same examples"
     assert "answers: answers" in table.read
     (tmp_path / "a0.csv").write_text("correct\n" + "1\n" * 600)
-    with pytest.raises(DataError, match=r"is 100\.00, its score"):
-        read_table(tmp_path / "runs.csv")
+    assert "is 100.00, its score" in refusal(tmp_path, "\n".join(lines))
+    for name, count in (("a", 40), ("b", 30), ("c", 40)):
+        (tmp_path / f"{name}.csv").write_text("correct\n" + "1\n" * count)
+    said = refusal(tmp_path, "rank,seed,accuracy,answers\n1,0,1.0,a.csv\n1,1,1.0,b.csv\n2,0,1.0,c.csv\n")
+    assert "a.csv has 40 answers, b.csv 30" in said, "they are of other examples"
 
 
 def test_losses_by_example_have_the_error_of_their_mean(tmp_path: Path) -> None:
     """A loss is no share of right rows, and equal ones are of equal models."""
     losses = np.random.default_rng(5).exponential(0.4, 600)
     (tmp_path / "losses.csv").write_text("loss\n" + "\n".join(map(str, losses)))
-    (tmp_path / "runs.csv").write_text(f"rank,seed,eval_loss,answers\n1,0,{losses.mean():.6f},losses.csv\n")
-    (summary,) = read_table(tmp_path / "runs.csv").record.summaries
+    table = read_lines(tmp_path, f"rank,seed,eval_loss,answers\n1,0,{losses.mean():.6f},losses.csv\n")
+    (summary,) = table.record.summaries
     assert summary.sampling == pytest.approx((1.96 * 100 * losses.std() / math.sqrt(600),) * 2)
     assert summary.graded == {"task": math.inf}
 
 
-def test_what_unfinished_rows_and_times_hold_breaks_nothing(tmp_path: Path) -> None:
+def test_attempts_repeated_rows_and_what_unfinished_rows_hold_break_nothing() -> None:
     rows = [row | {"task": "a", "status": "finished", "train_time": "0:12:30"} for row in plain_rows()]
-    lost = [{"accuracy": math.inf, "params": "n/a"}, {"seed": "NA"}, {"task": ""}]
-    table = judge_table(pd.DataFrame([*rows, *({**rows[0], "seed": 7, "status": "failed", **cells} for cells in lost)]))
+    lost = [{"accuracy": math.inf, "params": "n/a"}, {"seed": "NA"}, {"task": ""}, {"seed": 0, "accuracy": 0.31}]
+    table = judge([*rows, *rows[:2], *(rows[0] | {"seed": 7, "status": "failed"} | cells for cells in lost)])
     found = {row.label: (row.planned, row.finished) for row in table.record.summaries}
     assert found == {"rank 1": (4, 3), "rank 2": (3, 3), "rank 4": (3, 3), "rank 8": (3, 3)}
     assert all(math.isnan(row.value("seconds")) for row in table.record.summaries)
-    assert "Left out: 2 failed rows without settings, seed or task" in table.lacks
-    with pytest.raises(DataError, match="params: got inf; a number from 0"):
-        judge_table(pd.DataFrame(plain_rows(params=math.inf)))
-
-
-def test_a_configuration_without_any_setting_is_called_none(tmp_path: Path) -> None:
-    rows = [
-        {"adapter": "lora" if r > 1 else "none", "seed": s, "accuracy": v / 100, "params": r}
-        for r, s, v in trainings()
-        if r < 3
+    assert table.lacks[:3] == [
+        "Left out: 1 attempts of finished trainings",
+        "Left out: 2 rows of a training that is there",
+        "Left out: 2 failed rows without settings, seed or task",
     ]
-    assert [row.label for row in read_table(write(tmp_path / "none.csv", rows)).record.summaries] == ["none", "lora"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (lambda r: {"adapter": "lora" if r > 1 else "none", "params": r}, ["none", "lora"]),
+        (lambda r: {"betas": [0.9, 0.9 + r / 100]}, ["0.9,0.91", "0.9,0.92"]),
+    ],
+    ids=["without any setting", "lists"],
+)
+def test_a_configuration_is_called_by_its_settings(cells: Callable[[int], dict[str, Any]], expected: list[str]) -> None:
+    assert labels(judge([cells(r) | {"seed": s, "accuracy": v / 100} for r, s, v in trainings() if r < 3])) == expected
+
+
+def test_runs_that_only_a_name_distinguishes_are_judged_by_it(tmp_path: Path) -> None:
+    """As in Hugging Face's comparison of methods: objects in objects, a name for each run, one seed."""
+    run = '{{"run_info": {{"experiment_name": "lora/r{0}", "seed": 0}}, "test_accuracy": {1}, "forgetting": {2}}}\n'
+    (tmp_path / "runs.jsonl").write_text("".join(run.format(rank, 0.5 + rank / 100, rank / 7) for rank in (8, 16)))
+    with pytest.raises(DataError, match=r"--by run_info\.experiment_name"):
+        read_table(tmp_path / "runs.jsonl")
+    assert labels(read_table(tmp_path / "runs.jsonl", Call(by="run_info.experiment_name"))) == ["lora/r16", "lora/r8"]
 
 
 def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, sweep: PastSweep) -> None:
     table = read_table(write(tmp_path / "plain.csv", plain_rows()))
-    judged_like(table, sweep)
+    judged_like(table.record, sweep)
     assert table.read == [
         "score: accuracy, more is better, shown times 100",
         "size: params",
@@ -214,22 +304,15 @@ def test_a_plain_file_is_judged_as_the_sweep_it_could_have_been(tmp_path: Path, 
         "settings: rank",
         "left out: method (equal in all rows)",
     ]
-    assert [row.label for row in table.record.summaries] == ["rank 1", "rank 2", "rank 4", "rank 8"]
-    lines = "".join(json.dumps({"config": {"rank": r}, "seed": s, "accuracy": v, "params": 100 * r}) + "\n"
-                    for r, s, v in trainings())  # fmt: skip
-    (tmp_path / "plain.jsonl").write_text(lines)
-    judged_like(read_table(tmp_path / "plain.jsonl"), sweep)
-    judged_like(read_table(write(tmp_path / "turned.csv", plain_rows()[::-1])), sweep)
-
-
-def test_a_frame_is_judged_from_python_as_its_file_is(tmp_path: Path) -> None:
-    frame = pd.DataFrame(plain_rows())
-    by_file = read_table(write(tmp_path / "plain.csv", plain_rows())).record
-    for judgement in (judge(frame), judge(frame.to_dict("records")), judge(tmp_path / "plain.csv")):
-        assert judgement.answer.text == by_file.answer.text
-        assert sorted(judgement.front["score"]) == pytest.approx(sorted(row.score.mean for row in by_file.summaries))
-    wide = judge(frame, within=7.0)
-    assert "rank 1" in wide.answer.verdict
+    assert labels(table) == ["rank 1", "rank 2", "rank 4", "rank 8"]
+    lines = [{"config": {"rank": r}, "seed": s, "accuracy": v, "params": 100 * r} for r, s, v in trainings()]
+    (tmp_path / "plain.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    judged_like(read_table(tmp_path / "plain.jsonl").record, sweep)
+    for given in (pd.DataFrame(plain_rows()), plain_rows(), tmp_path / "plain.csv"):
+        judgement = judge(given)
+        assert judgement.answer.text == table.record.answer.text
+        assert sorted(judgement.front["score"]) == pytest.approx(sorted(row.score.mean for row in table.record.summaries))
+    assert "rank 1" in judge(plain_rows(), within=7.0).answer.verdict
 
 
 def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> None:
@@ -245,69 +328,49 @@ def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> Non
 
 def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> None:
     one = [row for row in plain_rows() if row["seed"] == 0]
-    table = read_table(write(tmp_path / "one.csv", one))
+    table = judge(one)
     assert table.lacks[-1].startswith("No seeds: with one number a configuration no probability can be given")
     assert (table.record.answer.kind, table.record.answer.p_better) == ("one seed", None)
     bare = [{"method": f"s{r}", "accuracy": v} for r, _, v in trainings()]
     with pytest.raises(DataError, match="line 3 and line 2 repeat a configuration without a seed"):
         read_table(write(tmp_path / "bare.csv", bare))
-    table = read_table(tmp_path / "bare.csv", Call(independent=True))
+    table = judge(bare, independent=True)
     assert [line.partition(":")[0] for line in table.lacks] == ["No size", "No number of scored examples"]
     best = max(LEVELS, key=lambda rank: np.mean([score_of(rank, seed) for seed in SEEDS]))
     assert table.record.answer.verdict.startswith(f"Enough: s{best}: "), "without sizes the likeliest is taken"
     assert "parameters" not in table.record.answer.text
-    counted = read_table(write(tmp_path / "counted.csv", [row | {"eval_samples": 400} for row in one]))
+    counted = judge([row | {"eval_samples": 400} for row in one])
     assert all(row.score.low < row.score.mean < row.score.high for row in counted.record.summaries)
     assert len(counted.lacks) == 1
+    reward = judge([{"rank": r, "seed": s, "reward": 2 * v, "eval_samples": 500} for r, s, v in trainings()])
+    assert all(row.sampling == (0, 0) for row in reward.record.summaries), "it is no share of right rows"
+    assert "The number of scored examples is not used" in " ".join(reward.lacks)
 
 
-def test_a_configuration_that_lacks_a_task_is_not_ranked(tmp_path: Path) -> None:
+def test_a_configuration_that_lacks_a_task_is_not_ranked() -> None:
     rows = [row | {"task": task} for row in plain_rows() for task in ("a", "b")]
     rows = [row for row in rows if not (row["rank"] == 8 and row["task"] == "b" and row["seed"] == 1)]
-    table = read_table(write(tmp_path / "tasks.csv", rows))
-    assert [row.complete for row in table.record.summaries] == [True, True, True, False]
-    assert table.record.summaries[-1].reasons == ("no row for b",)
+    summaries = judge(rows).record.summaries
+    assert [row.complete for row in summaries] == [True, True, True, False]
+    assert summaries[-1].reasons == ("no row for b",)
 
 
-def test_two_configurations_are_compared_by_seed(tmp_path: Path, cli: Cli) -> None:
-    file = write(tmp_path / "plain.csv", plain_rows())
-    report = cli("judge", str(file), "--compare", "rank 4", "rank 8", "--json").report
-    four, eight = ({("task", seed): score_of(rank, seed) for seed in SEEDS} for rank in (4, 8))
-    summaries = read_table(file).record.summaries
-    of_seeds = {row.parameters["rank"]: spreads(summaries, ["task"]).get(row.configuration) for row in summaries}
-    expected = compare(four, eight, pooled=spread_between(of_seeds[4], of_seeds[8], True))
-    assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 4)
-    assert report["comparison"]["p_value"] == pytest.approx(expected.p)
-    assert report["comparison"]["difference"]["low"] == pytest.approx(expected.difference.low)
-    assert "name two by --compare" in cli("judge", str(file), "--compare", "rank 4", "rank 4", status=2).err
-
-
-def test_an_interval_is_no_narrower_than_the_rounding(tmp_path: Path, cli: Cli) -> None:
+def test_two_are_compared_with_an_interval_no_narrower_than_the_rounding(tmp_path: Path, cli: Cli) -> None:
     """Two differences of a point between scores of two digits are equal by chance."""
     (tmp_path / "table.csv").write_text("rank,seed,accuracy,params\n4,0,.8,4\n4,1,.82,4\n16,0,.81,16\n16,1,.83,16\n")
-    compared = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 16", "--json").report["comparison"]
+    report = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 16", "rank 4", "--json").report
+    assert (report["report"], report["protocol"], len(report["rows"])) == ("front", "", 2)
+    compared = report["comparison"]
+    assert compared["difference"]["value"] == pytest.approx(1), "by seed, the first less the second"
     assert compared["difference"]["high"] - compared["difference"]["low"] > 2
     assert compared["p_value"] > 0.1
+    same = cli("judge", str(tmp_path / "table.csv"), "--compare", "rank 4", "rank 4", status=2).err
+    assert "name two by --compare" in same
     equal = "\n".join(["rank,seed,accuracy", *(f"{rank},{seed},0.8{rank}" for rank in (1, 2) for seed in range(9))])
-    (tmp_path / "table.csv").write_text(equal)
-    assert all(row.score.half >= 0.5 for row in read_table(tmp_path / "table.csv").record.summaries)
+    assert all(row.score.half >= 0.5 for row in read_lines(tmp_path, equal).record.summaries)
 
 
-def test_only_shares_of_right_rows_have_the_luck_of_their_number(tmp_path: Path) -> None:
-    lines = lines_of("rank,seed,reward,eval_samples", lambda r, s, v: f"{r},{s},{200 * v},500")
-    (tmp_path / "table.csv").write_text(lines)
-    table = read_table(tmp_path / "table.csv")
-    assert all(row.sampling == (0, 0) for row in table.record.summaries)
-    assert "The number of scored examples is not used" in " ".join(table.lacks)
-
-
-def test_lists_are_settings(tmp_path: Path) -> None:
-    rows = [{"betas": [0.9, last], "seed": s, "accuracy": v} for last in (0.95, 0.999) for r, s, v in trainings() if r == 1]
-    table = judge_table(pd.DataFrame(rows))
-    assert [row.label for row in table.record.summaries] == ["0.9,0.95", "0.9,0.999"]
-
-
-def test_very_many_seeds_are_judged_by_blocks_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_seeds_are_judged_by_blocks_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The means are the same, and the intervals nearly; the order of rows does not matter."""
     random = np.random.default_rng(0)
     rows = [
@@ -329,24 +392,88 @@ def test_very_many_seeds_are_judged_by_blocks_of_them(tmp_path: Path, monkeypatc
         judge(rows)
 
 
-def test_a_rank_may_be_the_size_and_a_setting(tmp_path: Path) -> None:
+def test_a_rank_may_be_the_size_and_a_setting() -> None:
     rows = [{"rank": r, "lr": lr, "seed": s, "nll": 2 - v / 100 - lr} for r, s, v in trainings() for lr in (0.001, 0.002)]
-    table = read_table(write(tmp_path / "rates.csv", rows), Call(size="rank"))
-    assert [(row.label, row.value("trainable_parameters")) for row in table.record.summaries][:2] == [
-        ("rank 1, lr 0.001", 1.0),
-        ("rank 1, lr 0.002", 1.0),
-    ]
-    assert table.record.summaries[0].unit == "rank"
-    assert sized(table.record.summaries[0]) == "", "its label has it"
+    (first, second, *_) = judge(rows, size="rank").record.summaries
+    assert [first.label, second.label] == ["rank 1, lr 0.001", "rank 1, lr 0.002"]
+    assert (first.value("trainable_parameters"), first.unit) == (1.0, "rank")
+    assert sized(first) == "", "its label has it"
 
 
 @pytest.mark.parametrize(
-    ("size", "of", "shown"),
-    [("rank", 1, "(rank 1)"), ("size_mb", 2, "(size mb 2)"), ("params", 1, "(1 parameter)"), ("params", 2, "(2 parameters)")],
+    ("line", "changes", "said"),
+    [
+        (4, {"accuracy": "n/a"}, "accuracy: got 'n/a'; a number"),
+        (5, {"accuracy": ""}, "accuracy: it is empty; a number"),
+        (6, {"seed": ""}, "seed: it is empty"),
+        (7, {"params": "many"}, "params: got 'many'; a number"),
+        (7, {"params": math.inf}, "params: got 'inf'; a number from 0"),
+        (9, {"task": ""}, "task: it is empty; the name of its task"),
+        (8, {"rank": 2, "seed": 1, "params": 200}, "line 8 and line 6 have equal settings and seed"),
+        (3, {"params": "", "rank": 99}, "params: it is empty"),
+    ],
 )
-def test_a_size_reads_as_english(size: str, of: int, shown: str) -> None:
-    rows = [{"run": f"run {r}", size: of * r, "seed": s, "accuracy": 0.8 + v / 1000} for r, s, v in trainings()]
-    judged = judge(pd.DataFrame(rows), by="run", size=size)
-    (smallest,) = (row for row in judged.record.summaries if row.value("trainable_parameters") == of)
-    assert sized(smallest) == f" {shown}"
-    assert "(1 rank)" not in judged.answer.text
+def test_a_bad_row_is_refused_with_its_line(line: int, changes: Mapping[str, Any], said: str, tmp_path: Path, cli: Cli) -> None:
+    rows = plain_rows(task="toy")
+    rows[line - 2] |= changes
+    options = ["--score", "accuracy", "--size", "params"]
+    printed = " ".join(cli("judge", str(write(tmp_path / "bad.csv", rows)), *options, status=2).err.split())
+    assert f"bad.csv, line {line}" in printed
+    assert said in printed
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "said"),
+    [
+        ("rank,seed", Call(), "score: no column may be it"),
+        ("rank,seed", Call(score="acc"), "no column 'acc'; the columns are: rank, seed"),
+        ("rank,seed", Call(score="rank,seed"), "--score names one column, got rank,seed; name one"),
+        ("rank,seed", Call(size="rank,seed"), "--size names one column, got rank,seed; name one"),
+        ("rank,seed", Call(task="rank,seed"), "--task names one column, got rank,seed; name one"),
+        ("rank,seed,accuracy,f1", Call(), "score: accuracy, f1 may be it"),
+    ],
+)
+def test_what_no_column_says_is_asked_for(head: str, call: Call, said: str, tmp_path: Path) -> None:
+    count = len(head.split(","))
+    lines = lines_of(head, lambda rank, seed, value: ",".join(map(str, (rank, seed, value, round(1 - value, 5))[:count])))
+    assert said in refusal(tmp_path, lines, call)
+
+
+def test_means_become_rows_with_the_same_mean_and_spread(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n")
+    exec(next(shlex.split(line)[2] for line in said.splitlines() if line.startswith("  python -c ")), {})
+    first, second = read_table(tmp_path / "table-rows.csv", Call(independent=True)).record.summaries
+    assert [first.score.mean, second.score.mean] == pytest.approx([82.5, 81.5])
+    assert (first.score.n, second.score.n) == (5, 3)
+    assert np.std([*first.scores.values()], ddof=1) == pytest.approx(0.7)
+
+
+def test_nothing_is_paired_by_the_order_of_rows(tmp_path: Path) -> None:
+    rows = [
+        f"{rank},{level + noise:.4f},{rank}00" for rank, level in ((1, 0.78), (4, 0.79)) for noise in (-0.08, -0.02, 0.03, 0.07)
+    ]
+    answers = set()
+    for order in (rows, sorted(rows, key=lambda row: row.split(",")[1]), rows[::-1]):
+        lines = "\n".join(["rank,accuracy,params", *order])
+        assert "--independent" in refusal(tmp_path, lines)
+        answer = read_lines(tmp_path, lines, Call(independent=True)).record.answer
+        answers.add((answer.kind, answer.text))
+    assert [kind for kind, _ in answers] == ["unsure"]
+
+
+def test_a_strangers_texts_are_no_commands_of_the_terminal(
+    tmp_path: Path, sweep: PastSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = "\x1b[2J\x1b]0;owned\x07"
+    lines = lines_of(f"method,task,seed,accuracy,note{bad}", lambda r, s, v: f"{bad}{r},t{bad},{s},{v},{bad}{s}")
+    (tmp_path / "table.csv").write_text(lines)
+    entries = [replace(one, trial=replace(one.trial, label=bad + one.trial.label, task=f"t{bad}")) for one in sweep.entries]
+    failed = replace(entries[0], result=TrialResult(entries[0].key, "failed", error=bad))
+    write_trials([failed, *entries[1:]], tmp_path / "trials.csv")
+    ignore = ["--ignore", "note" + bad.encode("unicode_escape").decode()]
+    for file, options in (("table", []), ("table", ignore), ("table", ["--score", bad]), ("trials", [])):
+        main(["judge", str(tmp_path / f"{file}.csv"), *options])
+        out = "".join(capsys.readouterr())
+        assert "owned" in out
+        assert "\x1b" not in out
+        assert "\x07" not in out

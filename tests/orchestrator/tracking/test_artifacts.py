@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -38,28 +38,23 @@ def told(record: PastSweep, folder: Path) -> list[bytes]:
     return [screen.getvalue().encode(), report.to_json().encode(), *tables]
 
 
-def check_equal(folder: Path, uri: str, tmp_path: Path) -> None:
-    for part, _ in enumerate(story(folder)):
-        mirror(folder, uri)
-        expected = told(find_sweep(str(folder)), tmp_path / f"folder-{part}")
-        assert told(find_sweep("demo", uri), tmp_path / f"store-{part}") == expected
-    shutil.rmtree(folder)
-    assert told(find_sweep("demo", uri), tmp_path / "after") == expected
-    shutil.rmtree(tmp_path / "cache")
-    assert told(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
-
-
 @pytest.mark.patient  # a sweep is written to MLflow and read from there in three ways
-def test_by_folder_by_name_and_without_the_folder(uri: str, tmp_path: Path) -> None:
-    check_equal(tmp_path / "runs" / "demo", uri, tmp_path)
-
-
-@pytest.mark.slow
-def test_from_a_server(tmp_path: Path) -> None:
-    server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
-    with closing(server):
-        server.start()
-        check_equal(tmp_path / "runs" / "demo", server.uri, tmp_path)
+@pytest.mark.parametrize("served", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a file", "a server"])
+def test_by_folder_by_name_and_without_the_folder(served: bool, uri: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        if served:
+            server = stack.enter_context(closing(Server(uri, tmp_path)))
+            server.start()
+            uri = server.uri
+        folder = tmp_path / "runs" / "demo"
+        for part, _ in enumerate(story(folder)):
+            mirror(folder, uri)
+            expected = told(find_sweep(str(folder)), tmp_path / f"folder-{part}")
+            assert told(find_sweep("demo", uri), tmp_path / f"store-{part}") == expected
+        shutil.rmtree(folder)
+        assert told(find_sweep("demo", uri), tmp_path / "after") == expected
+        shutil.rmtree(tmp_path / "cache")
+        assert told(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
 
 
 def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +19,18 @@ from requests import ConnectionError as Lost
 from orchestrator.record.events import Wanted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.tracking import follower
 from orchestrator.tracking.follower import _steps, replay
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.store import RunGone, SweepStore
 from tests.orchestrator.logged import SweepLog, contents, entry, history, mirror, runs, step_until_equal, story
+from tests.orchestrator.outage import sweep_through_an_outage
+from tests.postgres import Missing, postgres
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
-
-WRITES = ("log_batch", "create_run", "set_tag", "set_terminated", "update_run", "set_experiment_tag", "log_inputs")
+WRITES = ("create_run", "log_batch", "log_inputs", "log_artifact", "log_artifacts", "set_tag", "set_terminated",
+          "update_run", "delete_run", "create_experiment", "restore_experiment", "set_experiment_tag")  # fmt: skip
+BUSY = databricks_pb2.INTERNAL_ERROR
 
 
 class Killed(BaseException):
@@ -33,34 +38,29 @@ class Killed(BaseException):
 
 
 class Requests:
-    """The requests that write, of all clients. `fail` gets the number of each, and returns what is raised after it."""
+    """The requests of all clients, of which `names` has those that write.
 
-    def __init__(self, client: Callable[..., MlflowClient]) -> None:
-        self._make = client
+    `before` gets the name of each with its arguments, and `after` the number of each that writes: what they raise, the caller
+    gets.
+    """
+
+    def __init__(self) -> None:
         self.names: list[str] = []
-        self.fail: Callable[[int, str], BaseException | None] = lambda *_: None
+        self.let_all_pass()
 
-    def client(self, *arguments: Any, **named: Any) -> Any:
-        return Client(self._make(*arguments, **named), self)
+    def let_all_pass(self) -> None:
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
+        self.after: Callable[[int], None] = lambda _: None
 
-    def note(self, name: str) -> None:
-        self.names.append(name)
-        if error := self.fail(len(self.names), name):
-            raise error
-
-
-class Client:
-    def __init__(self, client: MlflowClient, requests: Requests) -> None:
-        self._client, self._requests = client, requests
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        if name in READS or not callable(method):
-            return method
+    def watched(self, name: str) -> Callable[..., Any]:
+        method = getattr(MlflowClient, name)
 
         def call(*arguments: Any, **named: Any) -> Any:
+            self.before(name, arguments)
             answer = method(*arguments, **named)
-            self._requests.note(name)
+            if name in WRITES:
+                self.names.append(name)
+                self.after(len(self.names))
             return answer
 
         return call
@@ -68,9 +68,17 @@ class Client:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
-    seen = Requests(MlflowClient)
-    monkeypatch.setattr("mlflow.MlflowClient", seen.client)
+    seen = Requests()
+    for name in (*READS, *WRITES):
+        monkeypatch.setattr(MlflowClient, name, seen.watched(name))
     return seen
+
+
+def play(folder: Path, uri: str, part: int = 6) -> dict[str, Any]:
+    """Plays the story up to a part of it, and returns what a store has that never fails."""
+    next(itertools.islice(story(folder), part, None))
+    mirror(folder, uri)
+    return contents(uri)
 
 
 def copy_of(store: Path, to: Path) -> str:
@@ -101,11 +109,14 @@ def test_kills_between_requests_lose_and_double_nothing(
     uri: str, tmp_path: Path, empty_store: Path, requests: Requests, part: int, life: int
 ) -> None:
     folder = tmp_path / "runs"
-    next(itertools.islice(story(folder), part, None))
-    mirror(folder, uri)
-    end, dying = contents(uri), copy_of(empty_store, tmp_path / "dying.db")
-    requests.fail = lambda number, _: Killed() if number % life == 0 else None
-    for _ in range(100):
+    end, dying = play(folder, uri, part), copy_of(empty_store, tmp_path / "dying.db")
+
+    def kill(number: int) -> None:
+        if number % life == 0:
+            raise Killed
+
+    requests.after = kill
+    for _ in range(200):
         requests.names.clear()
         with suppress(Killed):
             mirror(folder, dying)
@@ -117,12 +128,14 @@ def test_kills_between_requests_lose_and_double_nothing(
 
 @pytest.mark.slow
 def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
-    folder = tmp_path / "runs"
-    next(itertools.islice(story(folder), 6, None))
-    mirror(folder, uri)
-    end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
-    chance = random.Random(5)
-    requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
+    folder, chance = tmp_path / "runs", random.Random(5)
+    end, lossy = play(folder, uri), copy_of(empty_store, tmp_path / "lossy.db")
+
+    def lose(_: int) -> None:
+        if chance.random() < 0.3:
+            raise Lost("no answer")
+
+    requests.after = lose
     copy = Mirror(folder, lossy, DesiredRuns)
     step_until_equal(copy, folder)
     assert copy.refused == 0
@@ -130,47 +143,34 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
 
 
 def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
-    uri: str, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str, tmp_path: Path, empty_store: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads fail, too, before they are done; no failure keeps what was done from counting."""
-    folder, chance = tmp_path / "runs", random.Random(3)
-    next(itertools.islice(story(folder), 6, None))
-    mirror(folder, uri)
-    end, flaky = contents(uri), copy_of(empty_store, tmp_path / "flaky.db")
+    folder, chance, delays = tmp_path / "runs", random.Random(3), list[float]()
+    end, flaky = play(folder, uri), copy_of(empty_store, tmp_path / "flaky.db")
 
-    def fail(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            if chance.random() < 0.3:
-                raise MlflowException("come back later", databricks_pb2.INTERNAL_ERROR)
-            return method(*arguments, **named)
+    def fail(*_: Any) -> None:
+        if chance.random() < 0.3:
+            raise MlflowException("come back later", BUSY)
 
-        return call
-
-    for name in (*READS, *WRITES):
-        monkeypatch.setattr(MlflowClient, name, fail(getattr(MlflowClient, name)))
-    copy, steps, delay = Mirror(folder, flaky, DesiredRuns), 0, 0.0
-    pauses = iter(_steps(copy))
-    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda seconds: pause(seconds))
-
-    def pause(seconds: float) -> None:
-        nonlocal delay
-        delay += seconds
-
-    while copy.offset < SweepFolder(folder).record.stat().st_size:
-        next(pauses)
-        steps += 1
-        assert steps < 200
-    monkeypatch.undo()
+    requests.before = fail
+    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", delays.append)
+    copy = Mirror(folder, flaky, DesiredRuns)
+    for step, _ in enumerate(_steps(copy)):
+        assert step < 200
+        if copy.offset == SweepFolder(folder).record.stat().st_size:
+            break
+    requests.let_all_pass()
     assert copy.refused == 0
     assert contents(flaky) == end
-    assert delay < 30, "delays grow with the failures of one request, not of all"
+    assert sum(delays) < 30, "delays grow with the failures of one request, not of all"
 
 
 def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers 200 with {}, so that nothing looks wrong: a point in the middle is missing, or all that is sent."""
     trial, sweep = entry(), SweepLog(tmp_path)
     sweep.start(trial)
-    live, log_batch = mirror(tmp_path, uri), MlflowClient.log_batch
+    live = mirror(tmp_path, uri)
     sweep.run(trial)
     for step in (10, 20, 30):
         sweep.report(trial, step)
@@ -183,38 +183,34 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     live.step()
     assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "search_score")] == [10, 30]
     monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda _: None)
-    monkeypatch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
-    assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) > 0
-    monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
+        assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) > 0
     assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) == 0
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+    uri: str, tmp_path: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     """Or although the store went away before it was known which points have."""
-    trial, sweep, answers, log_batch = entry(), SweepLog(tmp_path), [True], MlflowClient.log_batch
+    trial, sweep, answers = entry(), SweepLog(tmp_path), [True]
     sweep.start(trial)
     sweep.train(trial)
 
-    def fail(self: MlflowClient, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), **named: Any) -> Any:
-        if any((point.key, point.step) == ("train_loss", 5) for point in metrics):
-            raise MlflowException("database is locked", databricks_pb2.INTERNAL_ERROR)
-        return log_batch(self, run_id, metrics, params, tags, **named)
+    def fail(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "log_batch" and any((point.key, point.step) == ("train_loss", 5) for point in arguments[2]):
+            raise MlflowException("database is locked", BUSY)
+        if name == "log_inputs" and away:
+            answers[0] = False
+            raise Lost("no answer")
 
-    def leave(*_: Any, **__: Any) -> None:
-        answers[0] = False
-        raise Lost("no answer")
-
-    copy = Mirror(tmp_path, uri, DesiredRuns)
+    copy, requests.before = Mirror(tmp_path, uri, DesiredRuns), fail
     with monkeypatch.context() as patch, suppress(Lost):
-        patch.setattr(MlflowClient, "log_batch", fail)
         patch.setattr(SweepStore, "answers", lambda _: answers[0])
-        if away:
-            patch.setattr(MlflowClient, "log_inputs", leave)
         copy.step()
+    requests.let_all_pass()
     assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "train_loss")] == [15, 25]
     step_until_equal(copy, tmp_path)
     assert copy.refused == 0
@@ -223,25 +219,22 @@ def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
 
 @pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", pytest.param("INTERNAL_ERROR", marks=pytest.mark.slow)])
 def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
+    uri: str, tmp_path: Path, requests: Requests, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
-    trial, sweep = entry(label="cursed"), SweepLog(tmp_path)
+    trial, other, sweep = entry(label="cursed"), entry(seed=1), SweepLog(tmp_path)
     sweep.start(trial)
     sweep.train(trial)
-    log_batch = MlflowClient.log_batch
 
-    def refuse(self: MlflowClient, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), **named: Any) -> Any:
-        if any(param.key == "learning_rate" for param in params):
+    def refuse(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "log_batch" and any(param.key == "learning_rate" for param in arguments[3]):
             raise MlflowException("not this one", getattr(databricks_pb2, code))
-        return log_batch(self, run_id, metrics, params, tags, **named)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "log_batch", refuse)
-        step_until_equal(copy := Mirror(tmp_path, uri, DesiredRuns), tmp_path)
-        other = entry(seed=1)
-        sweep.add(Wanted, keys=[other.key], trials=[other.trial])
-        sweep.train(other)
-        step_until_equal(copy, tmp_path)
+    requests.before = refuse
+    step_until_equal(copy := Mirror(tmp_path, uri, DesiredRuns), tmp_path)
+    sweep.add(Wanted, keys=[other.key], trials=[other.trial])
+    sweep.train(other)
+    step_until_equal(copy, tmp_path)
+    requests.let_all_pass()
     run = runs(uri)["trial", trial.key]
     assert (run.info.status, run.data.params["ranks"], run.data.metrics["score"]) == ("FINISHED", "all,8,8", 80.0)
     assert "learning_rate" not in run.data.params
@@ -308,9 +301,26 @@ def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkey
     assert runs(uri).keys() == before
 
 
-def test_a_lost_driver_leaves_no_run_open(uri: str, tmp_path: Path) -> None:
-    next(iter(story(tmp_path / "runs")))
-    mirror(tmp_path / "runs", uri)
-    assert {run.info.status for run in runs(uri).values()} == {"RUNNING", "FINISHED"}
-    mirror(tmp_path / "runs", uri, lost=True)
-    assert {run.info.status for run in runs(uri).values()} == {"KILLED", "FINISHED"}
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_trials_end_while_the_server_is_gone_and_its_password_is_nowhere(tmp_path: Path) -> None:
+    *_, outage, _ = sweep_through_an_outage(tmp_path, step_seconds=1.0, over=4, away=0.0)
+    assert "4 of 4 trials ended" in outage
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_postgresql_without_a_server(here: Path) -> None:
+    trial, sweep = entry(), SweepLog(here / "runs")
+    sweep.begin(trial)
+    sweep.report(trial, 10)
+    try:
+        with postgres() as (backend, restart):
+            copy = mirror(sweep.folder, backend)
+            subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sweep.report(trial, 20)
+            assert follower.replay(sweep.folder, backend, DesiredRuns, 120) == 0
+            step_until_equal(copy, sweep.folder)
+            assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
+    except Missing as why:
+        pytest.skip(str(why))

@@ -80,14 +80,17 @@ def test_what_is_served_answers_with_the_logits_that_were_scored(
     np.testing.assert_allclose([[row[label] for label in labels] for row in predictions], scored, atol=1e-5)
 
 
-def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep, tmp_path: Path) -> None:
+def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep, cli: Cli) -> None:
     client = MlflowClient(small_sweep.uri)
     before = {run.info.run_id: run.info.end_time for run in runs(client)}
     record = read_folder(small_sweep.folder)
     for configuration in record.summaries:
-        flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", "shelf"]
-        assert main(["take", str(small_sweep.folder), *flags]) == 0
-        assert main(["take", str(small_sweep.folder), *flags]) == 0  # the same folder again is the same version
+        flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", "shelf", "--json"]
+        for _ in range(2):  # the same folder again is the same version
+            report = cli("take", str(small_sweep.folder), *flags).report
+            (adapter,) = report["adapters"]
+            assert (adapter["path"], adapter["load"]) == (None, [])
+            assert "shelf" in report["registered"][0]
     versions = {one.tags["craft.configuration"]: one for one in client.search_model_versions("name = 'shelf'")}
     assert len(client.search_model_versions("name = 'shelf'")) == len(record.summaries) == len(versions)
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))

@@ -1,26 +1,35 @@
-"""Tracking in a sweep file: experiment, adapters, tags, MLflow's variables, and servers that ask for a login."""
+"""Where and how a sweep is tracked: addresses, experiment, adapters, tags, servers that ask for a login, hidden passwords."""
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import shutil
 import sqlite3
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
 from orchestrator.commands.check import _tracking
+from orchestrator.commands.session import _page
+from orchestrator.record.folder import SweepFolder
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import check as check_sweep
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking.client import TrackingError, check_store, has_server, named_experiment, resolve_uri
+from orchestrator.tools.secrets import _Secrets, public_address, redact, redacted
+from orchestrator.tracking.client import TrackingError, check_store, has_server, make_sqlite, named_experiment, resolve_uri
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import SweepStore
 from tests.orchestrator.logged import FILE, SweepLog, entry, mirror, runs
@@ -151,8 +160,6 @@ def test_all_pages_of_experiments_are_read(uri: str, tmp_path: Path, monkeypatch
     search = MlflowClient.search_experiments
     monkeypatch.setattr(MlflowClient, "search_experiments", lambda self, **named: search(self, **named | {"max_results": 1}))
     assert StoreReader(uri).sweep_names() == ["demo"]
-    MlflowClient(uri).rename_experiment(runs(uri)["sweep", "demo"].info.experiment_id, "of last week")
-    assert SweepStore(uri, "demo", "5" * 32).runs.keys() == runs(uri, "of last week").keys()
 
 
 def age(file: Path) -> str:
@@ -172,14 +179,6 @@ def test_a_database_that_cannot_be_opened_is_a_sentence(
     uri = address(Path(shutil.copy(empty_store, tmp_path / "copy.db")))
     with pytest.raises(TrackingError, match=f"does not answer .{said}"):
         check_store(uri, "demo")
-
-
-def test_databricks_is_passed_to_mlflow() -> None:
-    for uri in ("databricks", "databricks://work"):
-        assert resolve_uri(uri) == uri
-        assert has_server(uri)
-    with pytest.raises(TrackingError, match="names no profile"):
-        resolve_uri("databricks://")
 
 
 @pytest.mark.parametrize("tags", [{"craft.kind": "x"}, {"mlflow.user": "x"}, {"a=b": "x"}, {"": "x"}, {"team": 3}])
@@ -246,3 +245,143 @@ def test_a_refused_login_is_no_server_that_does_not_answer(refusing: tuple[int, 
     for text in sentences(uri):
         assert ("does not accept the user 'ada'" if status == 401 else "does not allow this to the user 'ada'") in text
         assert "5ecret" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("http://me:pw@host:5000/x", "http://***@host:5000/x"),
+        ("postgresql+psycopg://u:p%40@h/db", "postgresql+psycopg://***@h/db"),
+        ("cannot reach postgresql://u:a/b@c@h/db now", "cannot reach postgresql://***@h/db now"),
+        ("https://h/x?token=abc&user=b", "https://h/x?token=***&user=b"),
+        ("sqlite:////home/me/mlflow.db", None),
+        ("http://127.0.0.1:5000", None),
+        # an "@" in a path or a bucket is part of a name, one in a password is not
+        ("sqlite:////home/me@example/My Drive/mlflow.db", None),
+        ("s3://bucket/me@example/runs", None),
+        ("postgresql://u:p@ss/w@rd@h/db", "postgresql://***@h/db"),
+        ("http://token@h:5000", "http://***@h:5000"),
+        ('{"uri":"http://h:5000","who":"a@b"}', None),
+        ("http://h:5000/x is away; paused by root@vm", None),
+        ("eos_token=</s>, key=value, monkey=1", None),
+        ("--set 'training.max_steps=5' http://h/?page=2&name=x", None),
+        ("see it in MLflow: http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-3ae719f2", None),
+    ],
+)
+def test_redaction(given: str, shown: str | None) -> None:
+    """None: it has no secret, and stays."""
+    assert redact(given) == (shown or given)
+
+
+PASSWORDS = ("it's5ecret", 'a"5ecret', "5e<cret>5ecret", "p@5ecret", "a 5ecret")
+PASSWORDS += ("5ecret:x", "a/5ecret", "p@a 5ecret", "12'5ecret", "a`5ecret#?")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"postgresql://bob:{password}@db/m" for password in PASSWORDS),
+        *("http://5ecret@h", "http://5e'5ecret@h:5000/x", "s3://AKIA:5ecret@bucket/x", "me://a@b.org:5ecret@h"),
+        *(
+            f"https://h/?x=1&{name}=5ecret"
+            for name in ("sig", "api_key", "access_token", "auth", "PASSWORD", "ssl.pwd", "X-Amz-Signature")
+        ),
+        *("https://h/?key=it's5ecret", "https://h/?token=5e&key=%35ecret5ecret", "https://h/?next=http%3A//u%3A5ecret%40h"),
+        "mssql+pyodbc:///?odbc_connect=UID%3Dsa%3BPWD%3D5ecret",
+        "mssql+pyodbc:///?odbc_connect=UID%253Dsa%253BPWD%253D5ecret",
+        *("postgresql://h/db?options=-c%20password%3D5ecret", "postgresql:///db?options=-csslmode=x+-c+password=5ecret"),
+    ],
+)
+def test_no_form_of_an_address_shows_its_secrets(address: str) -> None:
+    for text in (address, f"cannot reach {address} now", f'{{"uri": "{address}"}}'):
+        assert "5ecret" not in redact(text)
+    assert "5ecret" not in json.dumps(redacted({address: [address]}))
+
+
+@pytest.mark.parametrize("password", ["it's-5ecret", 'a"5ecret<&>', "5e cret", "p%40ss%2F5ecret", "ünter-5ecret"])
+def test_the_secrets_of_an_address_in_use_are_hidden_alone_and_in_every_spelling(
+    password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = _Secrets(
+        {"HTTPS_PROXY": "http://proxy:pr0xy-5ecret@h:8080", "MLFLOW_TRACKING_TOKEN": "t0ken-5ecret", "PWD": "/x5ecret"}
+    )
+    monkeypatch.setattr("orchestrator.tools.secrets._secrets", lambda: secrets)
+    address = f"postgresql://bob:{password}@db/m?sslmode=verify-full&odbc_connect=PWD%3D{{br;5ecret}}"
+    assert resolve_uri(address) == address
+    assert redact(f"{address} is away") == "postgresql://***@db/m?sslmode=***&odbc_connect=*** is away"
+    meant = unquote(password)
+    spellings = [password, meant, repr(meant)[1:-1], json.dumps(meant)[1:-1], html.escape(meant), quote(meant, safe="")]
+    spellings += ["br;5ecret", "pr0xy-5ecret", "t0ken-5ecret", base64.b64encode(f"bob:{meant}".encode()).decode()]
+    for spelling in spellings:
+        assert redact(f"<{spelling}>") == "<***>", spelling
+    assert redact('authentication failed for user "bob" of bob\'s /home/bob/x5ecret') == (
+        'authentication failed for user "***" of bob\'s /home/bob/x5ecret'
+    )
+    assert public_address(address) == "postgresql://db/m"
+
+
+def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], *, input: str, **_: object) -> subprocess.CompletedProcess[str]:
+        calls.append((command, input))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("orchestrator.commands.session.subprocess.run", run)
+    uri = "http://me:5ecret@h:5000"
+    _page(SweepFolder(tmp_path), "5" * 32, uri)
+    ((command, address),) = calls
+    assert address == uri
+    assert "5ecret" not in " ".join(command)
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        ("sqlite:///mlflow.db", "sqlite:///{here}/mlflow.db"),
+        ("sqlite:////full/a.db", "sqlite:////full/a.db"),
+        ("postgresql://u:p@h/db", "postgresql://u:p@h/db"),
+        ("databricks", "databricks"),
+        ("databricks://work", "databricks://work"),
+        ("mlruns", "Write sqlite:///mlflow.db"),
+        ("file:///mlruns", "is a folder"),
+        ("ftp://h", "unknown scheme"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("http://", "names no host"),
+        ("databricks://", "names no profile"),
+    ],
+)
+def test_uris_are_made_absolute_or_refused(given: str, resolved: str, here: Path) -> None:
+    if " " in resolved:
+        with pytest.raises(TrackingError, match=resolved):
+            resolve_uri(given)
+    else:
+        assert resolve_uri(given) == resolved.format(here=here)
+        assert has_server(given) == given.startswith("databricks")
+
+
+def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
+    """A page that opens it in its first moment, or a kill while it is made, meets no half of it."""
+    file = tmp_path / "new" / "mlflow.db"
+
+    def tables() -> list[str]:
+        with sqlite3.connect(file) as store:
+            return [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
+
+    making = threading.Thread(target=make_sqlite, args=(file,))
+    making.start()
+    while making.is_alive() and not file.exists():
+        time.sleep(0.001)
+    first = tables()
+    making.join()
+    assert len(first) > 20
+    assert first == tables()
+    assert [one.name for one in file.parent.iterdir()] == ["mlflow.db"]
+    make_sqlite(file)
+    assert first == tables()
+
+
+@pytest.mark.parametrize("secret", ["語" * 86, "k" * 300, "x\0y" * 5], ids=["not ASCII", "long", "with a null"])
+def test_a_secret_that_is_no_name_of_a_file_is_hidden(secret: str) -> None:
+    assert _Secrets({"MY_TOKEN": secret}).hide(f"it is {secret}.") == "it is ***."
