@@ -20,7 +20,6 @@ import numpy as np
 
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.results.front import SEEDS, enough_of, mark_front
-from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.step import best as best_step
 from orchestrator.results.step import steps
@@ -28,7 +27,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.search.stages import contenders
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from orchestrator.sweepfile.sweep import Sweep
-from tests.benchmarks.answer import Simulation
+from tests.benchmarks.answer import Simulation, rescored
 from tests.benchmarks.recorded_front import summaries_of
 
 RULE, SWEEP = Enough(), Sweep.model_construct(objectives=DEFAULT_OBJECTIVES, enough=Enough())
@@ -53,13 +52,9 @@ def judged(full: Sequence[Summary], seeds: Seeds) -> list[Summary]:
     """Returns the configurations after so many seeds of each training."""
     rows = []
     for summary in full:
-        many = seeds[summary.trained]
-        scores = {key: score for key, score in summary.scores.items() if key[1] < many}
-        credits = {key: summary.credits[key] for key in scores if key in summary.credits}
-        mean = interval([*by_seed(scores, summary.tasks).values()])
-        reach = sampling_reach({"score": mean.mean}, summary.value("examples") * len(summary.tasks))
-        rows.append(replace(summary, sampling=reach, scores=scores, credits=credits, metrics={"score": mean}, planned=many,
-                            finished=many, seeds=many, on_front=False, may_be_on_front=False, enough=False))  # fmt: skip
+        scores = {key: score for key, score in summary.scores.items() if key[1] < seeds[summary.trained]}
+        examples = summary.value("examples") * len(summary.tasks)
+        rows.append(rescored(summary, scores, examples, on_front=False, may_be_on_front=False, enough=False))
     return mark_front(rows, DEFAULT_OBJECTIVES, RULE)
 
 

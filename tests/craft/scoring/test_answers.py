@@ -21,13 +21,12 @@ from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.passes import loss_at
 from craft.scoring.predictions import read_predictions
-from craft.settings import GenerationSettings, TrainingSettings
+from craft.settings import GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks.commonsense import extract
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
-from craft.trainer.loop import order_examples
 from craft.trainer.training import train_run
 from craft.watch import watching
 from tests.craft.trainer.same import same_run
@@ -49,10 +48,13 @@ def question(number: int, answers: tuple[str, ...]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in the published layout: 60 records to train on, 6 questions each of three tests."""
-    root = tmp_path_factory.mktemp("data")
+    return write_tests(tmp_path_factory.mktemp("data"))
+
+
+def write_tests(root: Path) -> Path:
+    """Writes the published layout: 60 records to train on, 6 questions each of three tests."""
     folder = root / "commonsense"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     mixture = [question(number, answers) for number in range(20) for _, answers in TESTS.values()]
     (folder / "commonsense_16k.json").write_text(json.dumps(mixture))
     for name, answers in TESTS.values():
@@ -222,20 +224,6 @@ def test_a_test_question_that_cannot_be_read_is_an_error_before_the_training(
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"root": str(tmp_path / "data")})})
     with pytest.raises(RunFailed, match=r"^no question or no text of an option in"):
         train_run(spec, tmp_path / "run", report=lambda progress: pytest.fail("it trained"))
-
-
-def test_grouped_by_length_is_every_example_once_and_little_padding() -> None:
-    lengths = np.random.default_rng(0).integers(10, 300, 1003)
-    training = TrainingSettings(group_by_length=True, batch_size=4, gradient_accumulation=2)
-    first, second = (order_examples(training, lengths, 3, epoch) for epoch in (0, 1))
-    assert sorted(first) == sorted(second) == list(range(1003))
-    assert order_examples(training, lengths, 3, 0) == first != second
-    steps = [lengths[first[at : at + 8]] for at in range(0, 1003, 8)]
-    padding = sum(len(step) * step.max() for step in steps) / lengths.sum()
-    assert padding < 1.1
-    assert steps[0].max() == lengths.max()
-    order = [step.mean() for step in steps]
-    assert abs(np.corrcoef(order, range(len(order)))[0, 1]) < 0.3, "steps are not sorted themselves"
 
 
 QUESTIONS = (
