@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +58,25 @@ def make_tiny_llama(folder: Path) -> str:
     return str(folder)
 
 
+def make_spec(**changes: Any) -> RunSpec:
+    """Makes a run on a toy task; keywords override, `training=` field by field."""
+    training = {
+        "epochs": 2,
+        "batch_size": 8,
+        "max_length": 32,
+        "learning_rate": 1e-2,
+        "train_examples": 48,
+        "eval_examples": 40,
+    } | changes.pop("training", {})
+    method = changes.get("method", "craft")
+    parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}.get(method, {}) | changes.pop("parameters", {})
+    return RunSpec(**({"task": "toy/sentiment", "method": method} | changes), parameters=parameters, training=training)
+
+
 @pytest.fixture
 def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
-    """Makes a run on the tiny model and a toy task; keywords override, `training=` field by field."""
-
-    def make(**changes: Any) -> RunSpec:
-        training = {
-            "epochs": 2,
-            "batch_size": 8,
-            "max_length": 32,
-            "learning_rate": 1e-2,
-            "train_examples": 48,
-            "eval_examples": 40,
-        } | changes.pop("training", {})
-        method = changes.get("method", "craft")
-        parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}.get(method, {}) | changes.pop("parameters", {})
-        defaults = {"model": tiny_bert, "task": "toy/sentiment", "method": method}
-        return RunSpec(**(defaults | changes), parameters=parameters, training=training)
-
-    return make
+    """Makes a run on the tiny model as `make_spec` does."""
+    return partial(make_spec, model=tiny_bert)
 
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "opt")

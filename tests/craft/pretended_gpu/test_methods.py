@@ -27,6 +27,7 @@ from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
+from tests.craft.conftest import make_spec
 from tests.craft.methods.cases import CASES
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
@@ -41,17 +42,9 @@ CUT = {name: CASES[name].count * 2 // 5 for name in NAMES if METHODS[name].cutti
 
 
 def spec_of(model: str, method: str, **training: Any) -> RunSpec:
-    settings = {
-        "batch_size": 8,
-        "eval_batch_size": 8,
-        "train_examples": 16,
-        "eval_examples": 8,
-        "max_length": 16,
-        "select": "last",
-    }
+    settings = {"eval_batch_size": 8, "train_examples": 16, "eval_examples": 8, "max_length": 16, "select": "last"}
     settings |= {"max_steps": 4, "evaluate_every": "end", "learning_rate": CASES[method].learning_rate}
-    parameters = CASES[method].parameters
-    return RunSpec(model=model, task="toy/sentiment", method=method, parameters=parameters, training=settings | training)
+    return make_spec(model=model, method=method, parameters=CASES[method].parameters, training=settings | training)
 
 
 def bytes_of_embeddings(batch_size: int) -> int:

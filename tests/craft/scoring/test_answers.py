@@ -26,7 +26,6 @@ from craft.spec import RunSpec
 from craft.tasks.commonsense import extract
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
 from craft.watch import watching
 from tests.craft.trainer.same import same_run
@@ -121,33 +120,6 @@ def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Calla
     assert not any(weight.requires_grad for weight in model.parameters())
 
 
-def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
-    spec = words_spec()
-    seen: list[dict[str, float]] = []
-    whole = train_run(spec, tmp_path / "whole", report=lambda progress: seen.append(progress.metrics))
-    told = [[name for name in metrics if name.startswith("accuracy_")] for metrics in seen]
-    assert told[-2:] == [["accuracy_boolq"], ["accuracy_boolq", "accuracy_piqa"]]
-    assert not any(told[:-2])
-
-    def stop(progress: Progress) -> None:
-        if "accuracy_piqa" in progress.metrics:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = find_newest_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    assert sorted(file.name for file in (checkpoint / "predictions").iterdir()) == ["boolq.jsonl", "piqa.jsonl"]
-    asked: list[str] = []
-    with watching(lambda what, _done, _total: asked.append(what)):
-        again = train_run(spec, tmp_path / "again", resume_from=checkpoint)
-    assert {*filter(None, asked)} == {"winogrande"}, "nothing is scored twice"
-    assert same_run(whole, again)
-    # The same folder, started afresh: another run's answers are not taken for its own.
-    other = train_run(words_spec(seed=1), tmp_path / "again")
-    assert not same_run(whole, other)
-
-
 def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +172,11 @@ def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
     assert told == []
     with pytest.raises(Leave):
         go(1, lambda: bool(told) and "accuracy_piqa" in told[-1][1])
-    again = go(2, lambda: False)
+    checkpoint, asked = left[-1], list[str]()
+    assert sorted(file.name for file in (checkpoint / "predictions").iterdir()) == ["boolq.jsonl", "piqa.jsonl"]
+    with watching(lambda what, _done, _total: asked.append(what)):
+        again = go(2, lambda: False)
+    assert {*filter(None, asked)} == {"winogrande"}, "nothing is scored twice"
     assert steps == [1, 2, 3, 4]
     assert told[: len(scored)] == scored
     assert all(one in scored for one in told)

@@ -30,7 +30,7 @@ from craft.tasks.chats import ChatForm, control_tokens, to_dataset
 from craft.tasks.custom import check_texts
 from craft.tasks.files import DataError
 from craft.tasks.hub_splits import read_source
-from craft.tasks.prompts import PROMPTS, encode
+from craft.tasks.prompts import PROMPTS
 from craft.tasks.splits import load_splits
 
 PAIR = {"prompt": "question", "response": "answer"}
@@ -135,18 +135,6 @@ def test_columns_of_another_kind_are_refused(block: dict[str, Any], said: str) -
 def test_a_record_of_a_task_without_instructions_says_nothing_of_them() -> None:
     written = CustomTask(train="a.csv", text=("t",), label="l").model_dump(mode="json")
     assert set(written) == {"train", "validation", "text", "label", "kind", "labels", "metric"}
-
-
-def test_the_chat_template_writes_prompt_and_response_and_the_loss_sees_the_response(tiny_llama: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    tokenizer.chat_template = TEMPLATE
-    form = ChatForm(tokenizer, GenerationSettings())
-    prompts, responses, _ = form.texts(
-        {"text": [json.dumps(turns("q", "a", "more"))], "response": ["the answer"], "extras": ["{}"]}
-    )
-    (text,) = encode(tokenizer, prompts, responses, max_length=None, loss="response", special=False)
-    assert tokenizer.decode(text.tokens) == "<s>[user]q</s>\n[assistant]a</s>\n[user]more</s>\n[assistant]the answer</s>"
-    assert tokenizer.decode(text.tokens[text.start :]) == "the answer</s>"
 
 
 def test_without_a_template_questions_take_the_settings_and_chats_are_refused(tiny_llama: str) -> None:

@@ -23,6 +23,7 @@ from craft.trainer import training
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
+from tests.craft.conftest import make_spec
 from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import losses_of, score_saved, train_watched
 
@@ -36,15 +37,8 @@ def spec_of(model: str, method: str, precision: str, **changes: Any) -> RunSpec:
     """Eight steps, all on the same 16 examples, so that the loss falls; evaluations after 4 and 8."""
     sizes = {"epochs": 8, "batch_size": 16, "train_examples": 16, "eval_examples": 8, "max_length": 16, "evaluate_every": 4}
     sizes |= {"head_start": "random"}  # a fitted one leaves little to learn
-    case = CASES[method]
-    settings = sizes | {"learning_rate": case.learning_rate, "warmup_ratio": 0, "select": "last"} | changes
-    return RunSpec(
-        model=model,
-        task="toy/sentiment",
-        method=method,
-        parameters=case.parameters,
-        training=settings | {"precision": precision},
-    )
+    sizes |= {"learning_rate": CASES[method].learning_rate, "warmup_ratio": 0, "select": "last", "precision": precision}
+    return make_spec(model=model, method=method, parameters=CASES[method].parameters, training=sizes | changes)
 
 
 def trained(spec: RunSpec, folder: Path) -> tuple[Any, list[float]]:

@@ -216,7 +216,7 @@ def test_a_broken_loss_ends_the_run_with_its_step_before_anything_is_written(
 
     monkeypatch.setattr(Loop, "_sum_losses", break_loss)
     spec = tiny_spec(training={"evaluate_every": evaluation / 6})
-    with pytest.raises(RunFailed, match=f"diverged: the loss is nan at step {broken} of 12"):
+    with pytest.raises(RunFailed, match=f"diverged: the loss is nan at step {broken} of 12.*0.01"):
         train_run(spec, tmp_path, report=lambda progress: reports.append(progress.step))
     assert all(step < broken for step in reports)
     assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.glob("checkpoint-*")) == reports[-2:]

@@ -122,14 +122,6 @@ def test_a_checkpoint_of_another_run_is_refused(tiny_spec: MakeSpec, tmp_path: P
         train_run(tiny_spec(seed=1, training={"max_steps": 1}), tmp_path / "two", resume_from=tmp_path / "one" / "checkpoint-1")
 
 
-def test_a_loss_that_is_not_finite_fails_at_its_step(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    spec = tiny_spec(method="lora", training={"learning_rate": 1e30, "max_grad_norm": 0, "warmup_ratio": 0})
-    with pytest.raises(RunFailed, match=r"diverged: the loss is (nan|inf) at step \d of 12") as caught:
-        train_run(spec, tmp_path)
-    assert "1e+30" in str(caught.value)
-    assert not (tmp_path / "adapter").exists()
-
-
 def test_an_error_while_scoring_is_not_called_a_divergence(
     tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
