@@ -24,7 +24,7 @@ from craft.spec import RunSpec
 from craft.tasks.prompts import TaughtText
 from tests.craft.trainer.same import losses_of, train_watched
 from tests.craft.tuners.craft.test_peft_contract import adapted
-from tests.gpu.elsewhere import in_new_process
+from tests.gpu.conftest import in_new_process
 
 Figure = Callable[[str], None]
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}

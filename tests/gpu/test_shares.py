@@ -25,7 +25,7 @@ from orchestrator.plan.ways import CONTEXT_BYTES, Gpu
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.run_job import run_job
 from orchestrator.worker.share import keep_to_share, limit_gpu_memory, require_gpu
-from tests.gpu.elsewhere import in_new_process
+from tests.gpu.conftest import in_new_process
 from tests.orchestrator.plans import count
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.tune.test_gpus import sweep_of

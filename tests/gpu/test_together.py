@@ -23,7 +23,7 @@ from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
 from tests.craft.trainer.test_together import Watch, spec_of
-from tests.gpu.elsewhere import in_new_process
+from tests.gpu.conftest import in_new_process
 
 Figure = Callable[[str], None]
 SUBJECTS = ("craft", "lora", "dora", "vera", "full")
