@@ -99,7 +99,6 @@ def outcome(sweeps: Iterator[Sweep]) -> Outcome:
 
 
 def outcomes(sweeps: int, only: Sequence[str] = ()) -> Iterator[tuple[str, Outcome]]:
-    """Yields the outcome of each world and each record."""
     for generator, worlds in GENERATORS.items():
         for world in worlds:
             if not only or world in only:

@@ -68,12 +68,10 @@ def judged(sweep: str) -> dict[str, tuple[list[Entry], list[Summary]]]:
 
 @cache
 def rows() -> list[Row]:
-    """Returns the rows of the table."""
     return [judge_task(task, *part) for sweep in SWEEPS for task, part in judged(sweep).items()]
 
 
 def judge_task(task: str, entries: Sequence[Entry], complete: Sequence[Summary]) -> Row:
-    """Returns what the trials of one task decide."""
     observed = evidence(complete, DEFAULT_OBJECTIVES, WITHIN)
     assert observed is not None
     alone = shares(draw_alone(observed), np.zeros((len(complete), 1)), WITHIN)
