@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from craft.settings import DataSettings
 from craft.tasks import SUITES, TASKS, find_task
 from craft.tasks.commonsense import COLUMNS, TESTS
-from craft.tasks.files import Rows
-from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.splits import load_splits
-from craft.tasks.task import RawData, Task
+from craft.tasks.task import Task
 from craft.testing import check_task
 
 
-def count_words(task: Task, data: DataSettings) -> RawData:
-    splits = []
-    for first in (0, 40):
-        texts = [" ".join(f"w{number}" for number in range(first, first + size % 2 + 1)) for size in range(20)]
-        rows = Rows("made here", {"sentence": texts, "words": [len(text.split()) - 1 for text in texts]})
-        splits.append(to_dataset(rows, task))
-    return RawData(splits[0], {"": splits[1]}, fingerprint(splits))
-
-
-ONE_MORE = Task(
-    "counting/words", "Has the text two words?", "classification", ("sentence",), "words", ("one", "two"),
-    ("accuracy", "f1"), "accuracy", count_words,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_row_more() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TASKS, ONE_MORE.name, ONE_MORE)
-        patch.setitem(SUITES, ONE_MORE.suite, (ONE_MORE.name,))
-        yield
-
-
-@pytest.fixture(params=[*TASKS, ONE_MORE.name])
+@pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest) -> Task:
     return TASKS[request.param]
 
