@@ -95,6 +95,19 @@ def spec_of(tiny_spec: MakeSpec, name: str, case: Case) -> RunSpec:
     return tiny_spec(method="peft" if name in TEN else name, parameters=case.parameters, training=training)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["replicate", "shard"])
+def test_four_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, way: Way) -> None:
+    # The last step of an epoch has 3 examples, so one process repeats an example that does not count.
+    training = {"max_steps": 6, "train_examples": 19, "batch_size": 2, "gradient_accumulation": 4, "evaluate_every": "end"}
+    spec = tiny_spec(method="lora", training=training | {"learning_rate": 1e-3})
+    _, alone = train_watched(spec, tmp_path / "alone")
+    _, together = train_several(spec, tmp_path, 4, way)
+    assert len(together) == 6
+    for first, second in zip(together, alone, strict=True):
+        assert first == pytest.approx(second, abs=1e-5)
+
+
 def compare(alone: RunResult, together: RunResult) -> None:
     assert together.metrics == pytest.approx(alone.metrics, abs=1e-3)
     for cut, other in zip(alone.cuts, together.cuts, strict=True):
