@@ -152,11 +152,14 @@ def uri(tmp_path: Path, empty_store: Path) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_tiny_bert(tmp_path_factory.mktemp("tiny-bert"))
+
+
+def make_tiny_bert(folder: Path) -> str:
     """A random BERT of 3 layers without dropout, with a tokenizer of the toy tasks' words, as a local folder."""
     import torch
     from transformers import BertConfig, BertModel
 
-    folder = tmp_path_factory.mktemp("tiny-bert")
     tokenizer = toy_tokenizer()
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}

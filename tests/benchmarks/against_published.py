@@ -7,13 +7,12 @@ Published: whole training sets, many epochs, and the best epoch on the dev set t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 
 from dashboards.panels.front import published_rows
+from tests.benchmarks.trials import print_tables
 
 METHODS = {"full": "full fine-tuning", "bitfit": "BitFit", "lora": "LoRA", "vera": "VeRA", "craft": "CRAFT"}
 """Names of the published table, by method."""
@@ -38,9 +37,7 @@ def compared(trials: pd.DataFrame) -> Iterable[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, help="a CSV file of a sweep's trials")
-    print("\n".join(compared(pd.read_csv(parser.parse_args().record))))
+    print_tables(__doc__, [compared])
 
 
 if __name__ == "__main__":

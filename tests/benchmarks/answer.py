@@ -1,38 +1,23 @@
-"""Is the answer right as often as it says, and do its proposals do what they say? Simulated sweeps whose truth is known.
+"""Simulated sweeps whose truth is known, by a generator that shares no assumption with the model of the chances.
 
-    python -m tests.benchmarks.answer
-
-The generator shares no assumption with the model of the chances. A sweep has 200 to 2,000 scored rows, 6 to 24 configurations
-of two to four methods, and 3 to 5 seeds. True scores follow a power law of the size for each method, with Laplace deviations. A
-row is answered rightly where a latent normal is below the quantile of the seed's score: 62 % of its variance is common to all,
-17 % belongs to the configuration, 21 % to the seed. The worlds differ in how seeds spread and in what methods learn.
-
-An answer is right if nothing is better by more than a point in truth. A proposal is carried out; it decides if one
-configuration is then enough and nothing smaller may be. A size beyond the largest is better if it exceeds all that were tried
-by more than a point in truth. `P(enough)` is over configurations for which it is 0.2 to 0.8. `score` and `expected` are those
-of members of the front, less the truth and less what the rows do to all.
+A sweep has 200 to 2,000 scored rows, 6 to 24 configurations of two to four methods, and 3 to 5 seeds. True scores follow a
+power law of the size for each method, with Laplace deviations. A row is answered rightly where a latent normal is below the
+quantile of the seed's score: 62 % of its variance is common to all, 17 % belongs to the configuration, 21 % to the seed. The
+worlds differ in how seeds spread and in what methods learn.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from orchestrator.record.events import SessionStarted
-from orchestrator.record.state import State
-from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import mark_front
-from orchestrator.results.intervals import interval, sampling_reach
-from orchestrator.results.metrics import EXPECTED, P_ENOUGH
-from orchestrator.results.step import COUNTS
+from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.summary import Summary
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
@@ -44,7 +29,6 @@ WORLDS = (
 METHODS = ("lora", "dora", "pissa", "olora")
 MOST_SEEDS, BLOCKS = 10, 200
 COMMON, PRIVATE, FRESH = (math.sqrt(share) for share in (0.62, 0.17, 0.21))
-Pairs = list[tuple[float, float]]
 
 
 class Simulation:
@@ -145,78 +129,19 @@ class Simulation:
         return Summary(name, name, METHODS[method], {"rank": factor}, {}, tasks, size, scores, 0, 0, 0, 0, 0,
                        source=source, credits=credits, tuning=tuning)  # fmt: skip
 
-    def judge(self, names: Sequence[str], seeds: int) -> tuple[list[Summary], Answer]:
-        """Returns the judged configurations after so many seeds, and the answer."""
-        marked = self.mark(names, seeds)
-        file = {"name": "s", "model": "m", "tasks": ["t0"], "seeds": list(range(seeds)), "space": [{"method": "lora"}]}
-        answer = find_answer(marked, State().after(SessionStarted(sweep=file, configurations=1, trainings=1)))
-        assert answer is not None
-        return marked, answer
-
     def mark(self, names: Sequence[str], seeds: int) -> list[Summary]:
         """Returns the configurations after so many seeds, with their probabilities."""
         rows = []
         for name in names:
-            summary = self.summaries[name]
-            scores = {key: score for key, score in summary.scores.items() if key[1] < seeds}
-            by_seed = np.reshape([*scores.values()], (self.tasks, seeds)).mean(axis=0)
-            reach = sampling_reach({"score": float(by_seed.mean())}, self.rows * self.tasks)
-            rows.append(replace(summary, scores=scores, credits={key: summary.credits[key] for key in scores}, sampling=reach,
-                                metrics={"score": interval(by_seed)}, planned=seeds, finished=seeds, seeds=seeds))  # fmt: skip
+            scores = {key: score for key, score in self.summaries[name].scores.items() if key[1] < seeds}
+            rows.append(rescored(self.summaries[name], scores, self.rows * self.tasks))
         return mark_front(rows, DEFAULT_OBJECTIVES)
 
 
-def simulate(world: str, sweeps: int, seed: int = 7) -> dict[str, Pairs]:
-    """Returns pairs of what was said and what is true: of answers, proposals, larger sizes, scores and intervals."""
-    random, pairs = np.random.default_rng(seed), defaultdict[str, Pairs](list)
-    for _ in range(sweeps):
-        sweep = Simulation(world, random)
-        names = [*sweep.truths]
-        marked, answer = sweep.judge(names, sweep.seeds)
-        best = max(sweep.truths.values())
-        shift = np.mean([summary.score.mean - sweep.truths[summary.configuration] for summary in marked])
-        if answer.kind == "enough" and answer.p_better is not None:
-            pairs["answers"].append((1 - answer.p_better, sweep.truths[answer.configuration] >= best - 1))
-        for summary in marked:
-            truth = sweep.truths[summary.configuration]
-            pairs["intervals"].append((0.95, summary.score.low <= truth <= summary.score.high))
-            if 0.2 <= summary.counts[P_ENOUGH] <= 0.8:
-                pairs["enough"].append((summary.counts[P_ENOUGH], truth >= best - 1))
-            if summary.on_front and EXPECTED in summary.counts:
-                pairs["expected"].append((summary.counts[EXPECTED] - shift, truth))
-                pairs["score"].append((summary.score.mean - shift, truth))
-        size = {"larger": (answer.best, 2.0), "smaller": (answer.configuration, 0.5)}
-        tried = {
-            kind: sweep.train(int(name.split()[0]), factor * float(name.split()[1])) for kind, (name, factor) in size.items()
-        }
-        if "largest size tried" in answer.unknown:
-            pairs["larger"].append((math.nan, sweep.truths[tried["larger"]] > best + 1))
-        if answer.p_decides is not None and (action := re.search(r"(\w+) more seed|a (larger|smaller) size", answer.proposal)):
-            more = COUNTS.index(action[1]) if action[1] else 0
-            later = sweep.judge([*names, tried[action[2]]] if action[2] else names, sweep.seeds + more)[1]
-            pairs["proposals"].append((answer.p_decides, later.kind == "enough" and not later.unknown.startswith("Not known")))
-    return pairs
-
-
-def table(sweeps: int) -> None:
-    kinds = {"answers": "right", "proposals": "decided", "larger": "better", "enough": "true"}
-    heads = " | ".join(f"{kind} | said | {came}" for kind, came in kinds.items()).replace("enough", "P(enough)")
-    heads = heads.replace("larger | said", "larger")
-    print(f"| world | {heads} | score | expected | intervals |\n{'| --- ' * 15}|")
-    for world in WORLDS:
-        pairs, cells = simulate(world, sweeps), [world]
-        for kind in kinds:
-            said, came = (f"{100 * share:.0f} %" for share in np.mean(pairs[kind] or [(math.nan, math.nan)], axis=0))
-            cells += [str(len(pairs[kind])), came] if kind == "larger" else [str(len(pairs[kind])), said, came]
-        cells += [f"{-np.diff(pairs[kind]).mean():+.2f}" for kind in ("score", "expected")]
-        print(f"| {' | '.join(cells)} | {100 * np.mean(pairs['intervals'], axis=0)[1]:.1f} % |", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweeps", type=int, default=300, help="simulated sweeps a world (300)")
-    table(parser.parse_args().sweeps)
-
-
-if __name__ == "__main__":
-    main()
+def rescored(row: Summary, scores: Mapping[tuple[str, int], float], examples: float, **changes: Any) -> Summary:
+    """Returns a configuration with these scores alone, over so many examples."""
+    mean = interval([*by_seed(scores, row.tasks).values()])
+    credits = {key: row.credits[key] for key in scores if key in row.credits}
+    seeds = {"planned": mean.n, "finished": mean.n, "seeds": mean.n}
+    reach = sampling_reach({"score": mean.mean}, examples)
+    return replace(row, **{"credits": credits} | changes, scores=scores, metrics={"score": mean}, sampling=reach, **seeds)

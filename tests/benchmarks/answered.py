@@ -1,11 +1,9 @@
 """How much training does a sweep need that adds seeds until it is answered, and how often is it right?
 
-    python -m tests.benchmarks.answered docs/measurements/records/fair.csv
+    python -m tests.benchmarks.answered --sweeps 40 --worlds "three tasks"
 
-Each sweep is made from the record: the truth of a configuration is its mean over the recorded seeds, and a new seed is one of
-these seeds of it, chosen at random, its distance from the mean with a random sign and widened by the degrees of freedom. The
-sweeps without a record are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by
-more than a point in truth. `until` takes those steps of `orchestrator.search.stages` that add seeds, from one seed on.
+The sweeps are those of `tests.benchmarks.answer`, whose truth is known. An answer is right if nothing is better by more than a
+point in truth. `until` takes those steps of `orchestrator.search.stages` that add seeds, from one seed on.
 """
 
 from __future__ import annotations
@@ -13,14 +11,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.results.front import SEEDS, enough_of, mark_front
-from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.step import best as best_step
 from orchestrator.results.step import steps
@@ -28,38 +23,19 @@ from orchestrator.results.summary import Summary
 from orchestrator.search.stages import contenders
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from orchestrator.sweepfile.sweep import Sweep
-from tests.benchmarks.answer import Simulation
-from tests.benchmarks.recorded_front import summaries_of
+from tests.benchmarks.answer import Simulation, rescored
 
 RULE, SWEEP = Enough(), Sweep.model_construct(objectives=DEFAULT_OBJECTIVES, enough=Enough())
 Seeds = Mapping[str, int]
-
-
-def drawn(recorded: Sequence[Summary], random: np.random.Generator) -> list[Summary]:
-    """Returns the configurations of a record with new seeds."""
-    rows = []
-    for summary in recorded:
-        seeds, scores = sorted({seed for _, seed in summary.scores}), {}
-        means = {task: np.mean([summary.scores[task, seed] for seed in seeds]) for task in summary.tasks}
-        widened = math.sqrt(len(seeds) / (len(seeds) - 1))
-        for new in range(MOST_SEEDS):
-            seed, sign = random.choice(seeds), random.choice([-1, 1]) * widened
-            scores |= {(task, new): float(mean + sign * (summary.scores[task, seed] - mean)) for task, mean in means.items()}
-        rows.append(replace(summary, scores=scores))
-    return rows
 
 
 def judged(full: Sequence[Summary], seeds: Seeds) -> list[Summary]:
     """Returns the configurations after so many seeds of each training."""
     rows = []
     for summary in full:
-        many = seeds[summary.trained]
-        scores = {key: score for key, score in summary.scores.items() if key[1] < many}
-        credits = {key: summary.credits[key] for key in scores if key in summary.credits}
-        mean = interval([*by_seed(scores, summary.tasks).values()])
-        reach = sampling_reach({"score": mean.mean}, summary.value("examples") * len(summary.tasks))
-        rows.append(replace(summary, sampling=reach, scores=scores, credits=credits, metrics={"score": mean}, planned=many,
-                            finished=many, seeds=many, on_front=False, may_be_on_front=False, enough=False))  # fmt: skip
+        scores = {key: score for key, score in summary.scores.items() if key[1] < seeds[summary.trained]}
+        examples = summary.value("examples") * len(summary.tasks)
+        rows.append(rescored(summary, scores, examples, on_front=False, may_be_on_front=False, enough=False))
     return mark_front(rows, DEFAULT_OBJECTIVES, RULE)
 
 
@@ -108,19 +84,13 @@ def table(sweeps: Sequence[tuple[list[Summary], dict[str, float]]], title: str) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", nargs="?", type=Path, help="a CSV file of trials")
-    parser.add_argument("--sweeps", type=int, default=40, help="sweeps of the record, or of each world (40)")
-    parser.add_argument("--worlds", nargs="*", default=["equal", "unequal", "cuts", "three tasks"], help="without a record")
+    parser.add_argument("--sweeps", type=int, default=40, help="sweeps of each world (40)")
+    parser.add_argument("--worlds", nargs="*", default=["equal", "unequal", "cuts", "three tasks"])
     options, random = parser.parse_args(), np.random.default_rng(5)
     print(f"| sweeps | seeds | minutes | answered | said | right of answered | right of all |\n{'| --- ' * 7}|")
-    if options.record:
-        recorded = summaries_of(options.record)
-        truths = {row.configuration: row.score.mean for row in recorded}
-        table([(drawn(recorded, random), truths) for _ in range(options.sweeps)], options.record.stem)
-    else:
-        for world in options.worlds:
-            made = [Simulation(world, random) for _ in range(options.sweeps)]
-            table([([*sweep.summaries.values()], sweep.truths) for sweep in made], world)
+    for world in options.worlds:
+        made = [Simulation(world, random) for _ in range(options.sweeps)]
+        table([([*sweep.summaries.values()], sweep.truths) for sweep in made], world)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Is P(enough) right? Both generators of sweeps and all records, by this code and by that of another commit.
+"""Is P(enough) right? Both generators of sweeps and all records.
 
-    python -m tests.benchmarks.calibration --before HEAD~1
+    python -m tests.benchmarks.calibration
 
 The generators are `tests.benchmarks.answer` and `tests.benchmarks.plateaus`. Of a record the truths are drawn again as its
 seeds leave them: the mean of a configuration with the error of that mean. Three or five new seeds are drawn around them. An
@@ -14,13 +14,7 @@ all.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +99,6 @@ def outcome(sweeps: Iterator[Sweep]) -> Outcome:
 
 
 def outcomes(sweeps: int, only: Sequence[str] = ()) -> Iterator[tuple[str, Outcome]]:
-    """Yields the outcome of each world and each record."""
     for generator, worlds in GENERATORS.items():
         for world in worlds:
             if not only or world in only:
@@ -116,21 +109,7 @@ def outcomes(sweeps: int, only: Sequence[str] = ()) -> Iterator[tuple[str, Outco
             yield name, outcome(redrawn(rows, random, 3 if place % 2 else 5) for place in range(sweeps))
 
 
-def of_commit(commit: str, arguments: Sequence[str]) -> dict[str, Outcome]:
-    """Returns the outcomes by the code of another commit, on sweeps that are made by the generators of this one."""
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", commit, "craft", "orchestrator"], cwd=ROOT, check=True, capture_output=True)
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        for part in ("tests/benchmarks", "docs/measurements/records"):
-            shutil.copytree(ROOT / part, Path(folder) / part)
-        command = [sys.executable, "-m", "tests.benchmarks.calibration", "--json", *arguments]
-        environment = os.environ | {"PYTHONPATH": folder}
-        lines = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
-    return dict(map(json.loads, lines.splitlines()))
-
-
 def cells(result: Outcome) -> str:
-    """Returns the cells of one world and one commit."""
     parts = []
     for kind in ("answers", "enough"):
         pairs = np.reshape(result[kind], (-1, 2))
@@ -143,25 +122,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=60, help="sweeps of each world and record (60)")
     parser.add_argument("--only", nargs="*", default=[], help="worlds and records; all if none is named")
-    parser.add_argument("--before", metavar="COMMIT", help="a commit whose code is run on the same sweeps")
-    parser.add_argument("--json", action="store_true", help="a line for each world, for programs")
-    options = parser.parse_args()
-    before = of_commit(options.before, ["--sweeps", str(options.sweeps), "--only", *options.only]) if options.before else {}
-    total: dict[str, dict[str, list[float]]] = {}
-    if not options.json:
-        heads = "answers | said | right | P(enough) | said | true | log loss"
-        print(f"| sweeps | {heads} |{f' before: {heads} |' if before else ''}\n{'| --- ' * (15 if before else 8)}|")
+    options, total = parser.parse_args(), dict[str, list[float]]()
+    print(f"| sweeps | answers | said | right | P(enough) | said | true | log loss |\n{'| --- ' * 8}|")
     for world, result in outcomes(options.sweeps, options.only):
-        if options.json:
-            print(json.dumps([world, result]), flush=True)
-            continue
-        both = [result, before[world]] if before else [result]
-        for name, part in zip(("after", "before"), both, strict=False):
-            for kind, values in part.items():
-                total.setdefault(name, {}).setdefault(kind, []).extend(values)
-        print(f"| {world} | {' | '.join(map(cells, both))} |", flush=True)
+        for kind, values in result.items():
+            total.setdefault(kind, []).extend(values)
+        print(f"| {world} | {cells(result)} |", flush=True)
     if total:
-        print(f"| all | {' | '.join(map(cells, total.values()))} |")
+        print(f"| all | {cells(total)} |")
 
 
 if __name__ == "__main__":

@@ -44,25 +44,16 @@ RATE = "learning_rate"
 
 @dataclass(frozen=True)
 class Row:
-    """What the record of one task decides.
-
-    Attributes:
-        named: the smallest that is enough, or the likeliest.
-        probability: the smaller of the two probabilities that it is enough.
-        decided: whether it survives all three looks.
-        perhaps: the smallest that may be enough; None if that is `named`.
-        other_rates: labels of configurations that may be enough and were not tuned by their own score.
-        would_tell: what would decide most: `seeds`, `scored rows` or `rates`.
-    """
+    """What the record of one task decides."""
 
     task: str
     entries: Sequence[Entry]
-    named: Summary
-    probability: float
-    decided: bool
-    perhaps: Summary | None
-    other_rates: tuple[str, ...]
-    would_tell: str
+    named: Summary  # the smallest that is enough, or the likeliest
+    probability: float  # the smaller of the two probabilities that it is enough
+    decided: bool  # it survives all three looks
+    perhaps: Summary | None  # the smallest that may be enough, if that is another one
+    other_rates: tuple[str, ...]  # labels of configurations that may be enough and were not tuned by their own score
+    would_tell: str  # what would decide most: `seeds`, `scored rows` or `rates`
 
 
 @cache
@@ -77,12 +68,10 @@ def judged(sweep: str) -> dict[str, tuple[list[Entry], list[Summary]]]:
 
 @cache
 def rows() -> list[Row]:
-    """Returns the rows of the table."""
     return [judge_task(task, *part) for sweep in SWEEPS for task, part in judged(sweep).items()]
 
 
 def judge_task(task: str, entries: Sequence[Entry], complete: Sequence[Summary]) -> Row:
-    """Returns what the trials of one task decide."""
     observed = evidence(complete, DEFAULT_OBJECTIVES, WITHIN)
     assert observed is not None
     alone = shares(draw_alone(observed), np.zeros((len(complete), 1)), WITHIN)

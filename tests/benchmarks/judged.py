@@ -147,7 +147,6 @@ def labels(rows: Iterable[Summary]) -> list[str]:
 
 
 def page(folder: Path, file: Path, command: str) -> str:
-    """Returns the page."""
     methods, models = method_runs(folder), dict(lora_runs(file))
     compared = judge(methods, by="run")
     judged = {model: judge(rows, by="run", size="rank", independent=True) for model, rows in models.items()}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,11 @@ import numpy as np
 from craft.results import Counts
 from orchestrator.plan.configuration import Configuration
 from orchestrator.results.front import enough_of, mark_front
-from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.power import Members, assume, foresee
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
-from tests.benchmarks.answer import Simulation
+from tests.benchmarks.answer import Simulation, rescored
 from tests.benchmarks.calibration import GENERATORS
 
 PILOT, BINS = 3, (0.2, 0.4, 0.6, 0.8)
@@ -43,10 +41,7 @@ def with_seeds(sweep: Simulation, first: int, many: int) -> list[Summary]:
             {(task, seed - first): value for (task, seed), value in table.items() if first <= seed < first + many}
             for table in (row.scores, row.credits)
         )
-        mean = interval(by_seed(scores, row.tasks).values())
-        reach = sampling_reach({"score": mean.mean}, sweep.rows * sweep.tasks)
-        rows.append(replace(row, scores=scores, credits=credits, metrics={"score": mean}, sampling=reach, planned=many,
-                            finished=many, seeds=many))  # fmt: skip
+        rows.append(rescored(row, scores, sweep.rows * sweep.tasks, credits=credits))
     return mark_front(rows, DEFAULT_OBJECTIVES)
 
 

@@ -33,11 +33,7 @@ class Timing:
 def alternate(
     contenders: Mapping[str, Callable[[], object]], baseline: str, *, rounds: int, warmup: int = 2, device: str = "cpu"
 ) -> list[Timing]:
-    """Runs each contender `warmup` + `rounds` times, alternately.
-
-    Args:
-        device: where the contenders compute, `cpu` or `cuda`.
-    """
+    """Runs each contender `warmup` + `rounds` times, alternately, on `cpu` or `cuda`."""
     names = list(contenders)
     for _ in range(warmup):
         for name in names:
@@ -105,12 +101,7 @@ def machine(device: str = "cpu") -> str:
 def arguments(
     description: str | None, models: Sequence[str], *, on_gpu: Sequence[str] = (), **flags: str
 ) -> argparse.Namespace:
-    """Flags the benchmarks share: which models, on which device, how quick, how many threads.
-
-    Args:
-        models: all of them.
-        on_gpu: those that a CPU measures only if `--models` names them.
-    """
+    """Which models, on which device, how quick, how many threads; a CPU measures those in `on_gpu` only if they are named."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=models, default=None)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the contenders compute; cpu if absent")

@@ -1,6 +1,6 @@
 """What a trial costs the driver: thousands of trials that do nothing, on real Ray with a real tracking store, beside bare Tune.
 
-    python -m tests.benchmarks.tune_scale [--trials 5000] [--at-once 2] [--json FILE] [--profile FILE]
+    python -m tests.benchmarks.tune_scale [--trials 5000] [--at-once 2]
 
 A sweep runs with a training that does nothing, and with everything that a sweep records: its log, and a process that follows
 it and writes to an SQLite store of MLflow's. Beside it, in a process of its own, the same number of
@@ -15,7 +15,6 @@ how far the store is behind, and how long it takes to catch up.
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
 import platform
 import resource
@@ -107,10 +106,10 @@ def plan_of(folder: Path, trials: int) -> Plan:
     return toy_plan(folder, f"name: scale\n{space}resources: {{cpu: 1}}\nstorage: {folder}\n")
 
 
-def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[str, Any]:
+def sweep(folder: Path, trials: int, at_once: int) -> dict[str, Any]:
     from orchestrator.commands.session import drive, open_session
 
-    plan, clock, profiler = plan_of(folder, trials), Clock(), cProfile.Profile(time.thread_time)
+    plan, clock = plan_of(folder, trials), Clock()
     clock.watch_waits()
     with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, verbosity="quiet")) as (driver, stop):
         driver.begin()
@@ -124,12 +123,7 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
         driver.record = timed  # type: ignore[method-assign]
         follower = Follower(folder / "scale", f"sqlite:///{folder / 'mlflow.db'}")
         try:
-            if profile:
-                profiler.enable()
             outcome = drive(driver, stop, nothing(), None, watch=follower.look)
-            if profile:
-                profiler.disable()
-                profiler.dump_stats(profile)
             assert len(outcome.ended("finished")) == trials, outcome.trouble
             record(SessionEnded(status="finished", seconds=outcome.seconds))
             began, behind = time.perf_counter(), follower.wait(0.0)
@@ -183,7 +177,6 @@ def in_a_process(what: str, given: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.benchmarks.tune_scale", "--only", what, "--folder", folder]
         command += ["--trials", str(given.trials), "--at-once", str(given.at_once)]
-        command += ["--profile", str(given.profile.absolute())] if given.profile else []
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             sys.exit(done.stdout[-5000:])
@@ -207,14 +200,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--at-once", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--profile", type=Path, help="a file for cProfile's record of the driving thread; it slows the sweep")
     parser.add_argument("--only", choices=("sweep", "bare"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only:
-        arguments = (given.folder, given.trials, given.at_once)
-        one = bare(*arguments) if given.only == "bare" else sweep(*arguments, given.profile)
+        one = {"bare": bare, "sweep": sweep}[given.only](given.folder, given.trials, given.at_once)
         (given.folder / "found.json").write_text(json.dumps(one))
         return
     found = {what: in_a_process(what, given) for what in ("bare", "sweep")}
@@ -228,8 +218,6 @@ def main() -> None:
         f"when the last trial had ended the store was {told['behind']} events behind, for {told['catching up']:.0f} s"
     )
     console.print(f"peak memory of the driver: sweep {told['peak']:.0f} MB, bare Tune {found['bare']['peak']:.0f} MB")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

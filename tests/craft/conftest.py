@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,12 +32,15 @@ DECODER: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+def make_tiny_llama(folder: Path) -> str:
     """A random LLaMA of 2 layers whose tokens are bytes, as a local folder: 384 positions, a token that begins texts."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    folder = tmp_path_factory.mktemp("tiny-llama")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = Tokenizer(models.BPE({token: at for at, token in enumerate(["<unk>", "<s>", "</s>", *alphabet])}, []))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -53,25 +58,25 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def make_spec(**changes: Any) -> RunSpec:
+    """Makes a run on a toy task; keywords override, `training=` field by field."""
+    training = {
+        "epochs": 2,
+        "batch_size": 8,
+        "max_length": 32,
+        "learning_rate": 1e-2,
+        "train_examples": 48,
+        "eval_examples": 40,
+    } | changes.pop("training", {})
+    method = changes.get("method", "craft")
+    parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}.get(method, {}) | changes.pop("parameters", {})
+    return RunSpec(**({"task": "toy/sentiment", "method": method} | changes), parameters=parameters, training=training)
+
+
 @pytest.fixture
 def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
-    """Makes a run on the tiny model and a toy task; keywords override, `training=` field by field."""
-
-    def make(**changes: Any) -> RunSpec:
-        training = {
-            "epochs": 2,
-            "batch_size": 8,
-            "max_length": 32,
-            "learning_rate": 1e-2,
-            "train_examples": 48,
-            "eval_examples": 40,
-        } | changes.pop("training", {})
-        method = changes.get("method", "craft")
-        parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}.get(method, {}) | changes.pop("parameters", {})
-        defaults = {"model": tiny_bert, "task": "toy/sentiment", "method": method}
-        return RunSpec(**(defaults | changes), parameters=parameters, training=training)
-
-    return make
+    """Makes a run on the tiny model as `make_spec` does."""
+    return partial(make_spec, model=tiny_bert)
 
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "opt")

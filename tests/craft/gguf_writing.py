@@ -67,12 +67,7 @@ def random_llama(seed: int = 0) -> LlamaForCausalLM:
 
 
 def write(path: Path, model: LlamaForCausalLM, form: Format = Format.F32, leave_out: str = "-", **changes: Any) -> Path:
-    """Writes `model` to `path`, its matrices in the format `form`.
-
-    Args:
-        leave_out: tensors that have this in their name are not written.
-        changes: `architecture`, `pre`, `extra` (tensors by name), `parts`.
-    """
+    """Writes `model` but its tensors with `leave_out` in their names; `changes`: architecture, pre, extra tensors, parts."""
     architecture = changes.get("architecture", "llama")
     writer = gguf.GGUFWriter(path, architecture)
     fields = FIELDS | {

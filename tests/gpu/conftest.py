@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from orchestrator.worker.share import HIDDEN
+from orchestrator.worker.share import HIDDEN, keep_to_share
 from tests.craft.conftest import own_factor_store, tiny_llama, tiny_model, tiny_spec
 
 __all__ = ["own_factor_store", "tiny_llama", "tiny_model", "tiny_spec"]
@@ -81,3 +85,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def bitsandbytes() -> None:
     if importlib.util.find_spec("bitsandbytes") is None:
         pytest.skip("no bitsandbytes: pip install -e '.[gpu]'")
+
+
+T = TypeVar("T")
+
+
+def in_new_process(function: Callable[..., T], *arguments: Any, gpu: float | None = None) -> T:
+    """What `function`, a module's own, returns there; what it raises is raised here.
+
+    With `gpu` a process with such a share, or none, from before the first import: bitsandbytes, which PEFT imports, asks torch
+    for a GPU.
+    """
+    with patch.dict(os.environ), ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        if gpu is not None:
+            keep_to_share(gpu)
+        return pool.submit(function, *arguments).result()

@@ -14,6 +14,7 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import leave_at
 
 Figure = Callable[[str], None]
 CASES = [("craft", "float32"), ("craft", "bfloat16"), ("lora", "float32"), ("lora", "bf16-mixed"), ("full", "float32")]
@@ -31,15 +32,10 @@ def test_equal_bits_twice_and_after_leaving(
     method: str, precision: str, tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure
 ) -> None:
     spec = tiny_spec(method=method, training={"precision": precision, "learning_rate": 1e-3})
-
-    def leave(step: int, steps: int) -> None:
-        if step == steps // 2 + 1:
-            raise Leave("its machine is taken away")
-
     first = train_run(spec, tmp_path / "first")
     second = train_run(spec, tmp_path / "second")
     with pytest.raises(Leave):
-        train_run(spec, tmp_path / "left", on_step=leave)
+        train_run(spec, tmp_path / "left", on_step=leave_at(7))
     resumed = train_run(spec, tmp_path / "resumed", resume_from=find_newest_checkpoint(tmp_path / "left"))
     notes = [note for note in first.notes if UNREPEATABLE in note]
     figure(notes[0] if notes else f"score {first.metrics['score']:.2f}, equal bits")

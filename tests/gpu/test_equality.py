@@ -18,14 +18,13 @@ from craft.factors.hosvd import hosvd
 from craft.factors.store import hash_weights
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
-from craft.results import Progress
 from craft.scoring.generation import generate, log_likelihoods
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks.prompts import TaughtText
-from craft.trainer.training import train_run
+from tests.craft.trainer.same import losses_of, train_watched
 from tests.craft.tuners.craft.test_peft_contract import adapted
-from tests.gpu.elsewhere import in_new_process
+from tests.gpu.conftest import in_new_process
 
 Figure = Callable[[str], None]
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
@@ -113,21 +112,13 @@ def test_decompositions(device: torch.device, figure: Figure) -> None:
     assert max(parts.values()) < 1e-8
 
 
-def losses_of(spec: RunSpec, folder: Path) -> tuple[list[float], dict[str, float]]:
-    result: list[float] = []
-
-    def report(progress: Progress) -> None:
-        result.extend(point["train_loss"] for point in progress.points)
-
-    return result, train_run(spec, folder, report=report).metrics
-
-
 @pytest.mark.parametrize("method", ["craft", "lora", "dora", "full"])
 def test_whole_runs(method: str, tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure) -> None:
     spec = tiny_spec(method=method, training={"learning_rate": 1e-3})
-    expected, scores = in_new_process(losses_of, spec, tmp_path / "cpu", gpu=0)
-    result, theirs = losses_of(spec, tmp_path / "device")
-    worst = max(abs(actual - other) / other for actual, other in zip(result, expected, strict=True))
-    figure(f"{len(result)} losses differ by at most {worst:.1e}")
+    expected, losses = in_new_process(train_watched, spec, tmp_path / "cpu", gpu=0)
+    result, own = train_watched(spec, tmp_path / "device")
+    pairs = zip(losses_of(own), losses_of(losses), strict=True)
+    worst = max(abs(actual - other) / other for actual, other in pairs)
+    figure(f"{len(own)} losses differ by at most {worst:.1e}")
     assert worst < 1e-3
-    assert theirs["search_loss"] == pytest.approx(scores["search_loss"], rel=1e-3)
+    assert result.metrics["search_loss"] == pytest.approx(expected.metrics["search_loss"], rel=1e-3)

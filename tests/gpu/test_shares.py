@@ -9,7 +9,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,17 @@ from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
-from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.run_job import run_job
 from orchestrator.worker.share import keep_to_share, limit_gpu_memory, require_gpu
-from tests.gpu.elsewhere import in_new_process
+from tests.gpu.conftest import in_new_process
 from tests.orchestrator.plans import count
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.tune.test_gpus import sweep_of
 
 Figure = Callable[[str], None]
-ABSENT = "99"
 MIB, GIB = 2**20, 2**30
 
 
@@ -42,21 +40,14 @@ def ray() -> Any:
 
 
 @pytest.fixture
-def cluster(ray: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Starts a machine with two cores and one GPU, the one of the given number, and gives its address."""
-    from ray.cluster_utils import Cluster
+def cluster(ray: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a machine with two cores and one GPU."""
+    from tests.orchestrator.tune.running import ray_cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with ExitStack() as stack:
-
-        def start(gpu: str) -> str:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu)
-            cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-            stack.callback(cluster.shutdown)
-            stack.callback(ray.shutdown)
-            return cluster.address
-
-        yield start
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with ray_cluster(num_cpus=2, num_gpus=1) as started:
+        yield started.address
 
 
 def seen() -> int:
@@ -86,9 +77,7 @@ def test_a_gpu_that_is_hidden_is_refused_with_the_reason(figure: Figure) -> None
     assert "gave a GPU that torch cannot use" in str(refused.value)
 
 
-def test_trials_of_a_sweep_see_their_shares(
-    device: torch.device, cluster: Callable[[str], str], tmp_path: Path, figure: Figure
-) -> None:
+def test_trials_of_a_sweep_see_their_shares(device: torch.device, cluster: str, tmp_path: Path, figure: Figure) -> None:
     from tests.orchestrator.tune.running import run_sweep
 
     log = str(tmp_path / "log")
@@ -109,7 +98,7 @@ def test_trials_of_a_sweep_see_their_shares(
 
     blocks = "[{method: lora, rank: 2}, {method: full, resources: {gpu: 0.5}}]"
     outcome = run_sweep(
-        count(sweep_of(tmp_path, "{cpu: 1}", blocks)), tmp_path / "t", address=cluster("0"), verbosity="quiet", train=train
+        count(sweep_of(tmp_path, "{cpu: 1}", blocks)), tmp_path / "t", address=cluster, verbosity="quiet", train=train
     )
     assert len(outcome.ended("finished")) == 4, results_of(outcome)
     lines = set(Path(log).read_text().splitlines())
@@ -117,31 +106,10 @@ def test_trials_of_a_sweep_see_their_shares(
     assert lines == {"lora none 0", f"full 0 {1 if device.type == 'cuda' else 0}"}
 
 
-def test_a_trial_whose_gpu_is_not_there_fails_with_the_reason_and_may_be_tried_again(
-    cluster: Callable[[str], str], tmp_path: Path, figure: Figure
-) -> None:
-    from tests.orchestrator.tune.running import run_sweep
-
-    outcome = run_sweep(
-        make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")),
-        tmp_path / "t",
-        address=cluster(ABSENT),
-        max_failures=0,
-        verbosity="quiet",
-    )
-    results = [results_of(outcome)[entry.key] for entry in outcome.ended("failed")]
-    assert len(results) == 2
-    figure(results[0].error or "")
-    assert all("gave a GPU that torch cannot use" in (result.error or "") for result in results)
-    assert all(result.retryable for result in results)
-
-
-def test_check_multiplies_in_a_task_with_a_share(
-    ray: Any, device: torch.device, cluster: Callable[[str], str], figure: Figure
-) -> None:
+def test_check_multiplies_in_a_task_with_a_share(ray: Any, device: torch.device, cluster: str, figure: Figure) -> None:
     from orchestrator.tune.cluster import try_gpus
 
-    ray.init(address=cluster("0"), log_to_driver=False)
+    ray.init(address=cluster, log_to_driver=False)
     (answer,) = try_gpus(0.5)
     figure(str(answer.content or answer.error))
     if device.type == "cuda":

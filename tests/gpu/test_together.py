@@ -20,18 +20,13 @@ from craft.processes import gather_parts, is_part
 from craft.settings import Way
 from craft.spec import RunSpec
 from tests.craft.methods.cases import CASES
+from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
 from tests.craft.trainer.test_together import Watch, spec_of
-from tests.gpu.elsewhere import in_new_process
+from tests.gpu.conftest import in_new_process
 
 Figure = Callable[[str], None]
 SUBJECTS = ("craft", "lora", "dora", "vera", "full")
-
-
-def _alone(watch: Watch, spec: RunSpec, folder: Path) -> tuple[list[dict[str, float]], dict[str, float]]:
-    points: list[dict[str, float]] = []
-    metrics = watch(spec, folder, report=lambda progress: points.extend(progress.points)).metrics
-    return points, dict(metrics)
 
 
 @pytest.mark.gpus(1)
@@ -44,12 +39,12 @@ def test_two_processes_on_a_gpu_train_as_one(
         pytest.skip("the processes of this check share one GPU")
     spec = spec_of(tiny_spec, method, CASES[method])
     watch = Watch(tmp_path)
-    alone, metrics = in_new_process(_alone, watch, spec, tmp_path / "alone")
+    one, alone = in_new_process(train_watched, spec, tmp_path / "alone", watch)
     result, points = train_several(spec, tmp_path, 2, way, watch)
     gap = max(abs(first[name] - second[name]) for first, second in zip(points, alone, strict=True) for name in second)
     figure(f"{way}: largest difference of a loss {gap:.1e}, share of the base {max(watch.shares()):.2f}")
     assert gap < 1e-4
-    assert result.metrics == pytest.approx(metrics, abs=1e-2)
+    assert result.metrics == pytest.approx(one.metrics, abs=1e-2)
     assert max(watch.shares()) <= 0.55 if way == "shard" else watch.shares() == [1, 1]
 
 

@@ -20,7 +20,7 @@ from craft.models.adapters import WEIGHTS_FILE
 from craft.tasks.prompts import PROMPTS
 
 
-def _saved(base: Any, folder: Path, *targets: str, embeddings: bool = False, **settings: Any) -> None:
+def saved_llama(base: Any, folder: Path, *targets: str, embeddings: bool = False, **settings: Any) -> None:
     """Saves an adapter of rank 2 with random weights, of which the second direction does next to nothing."""
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(base) if isinstance(base, str) else base
@@ -52,7 +52,7 @@ def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("helpful")
 @pytest.mark.parametrize("metric", [None, "exact_match"])
 def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
-    _saved(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
+    saved_llama(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
     data = _data(tmp_path, PAIRS, metric=metric)
     audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "small")
     assert audit.metric == (metric or "likelihood")
@@ -67,7 +67,7 @@ def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_p
 
 
 def test_blanks_around_an_answer_count_for_nothing(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _saved(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
+    saved_llama(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
     yes = AutoTokenizer.from_pretrained(tiny_llama)("yes", add_special_tokens=False)["input_ids"]
     monkeypatch.setattr("craft.scoring.words.generate", lambda _model, _tokenizer, prompts, *_: [yes] * len(prompts))
     data = _data(tmp_path, [(ask, " yes ") for ask, _ in PAIRS], metric="exact_match", plain=True)
@@ -107,7 +107,7 @@ def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str
 
 def test_cloze_takes_the_likeliest_answer_for_each_of_its_characters(tiny_llama: str, tmp_path: Path) -> None:
     """Plain transformers is the reference. A model is audited as its folder is."""
-    _saved(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
+    saved_llama(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_llama), str(tmp_path / "whole")).eval()
     options = ("maybe so", "no", "yes")
@@ -137,7 +137,7 @@ def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> No
     base, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_llama), AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.add_tokens(["<ask>", "<reply>"])
     base.resize_token_embeddings(len(tokenizer))
-    _saved(base, tmp_path / "whole", "q_proj", embeddings=True)
+    saved_llama(base, tmp_path / "whole", "q_proj", embeddings=True)
     tokenizer.save_pretrained(tmp_path / "whole")
     data = _data(tmp_path, [(f"<ask> {at}", f"<reply> {at}") for at in range(12)])
     audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "cut")
@@ -158,6 +158,6 @@ def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> No
 def test_embeddings_that_train_are_refused_by_name(
     settings: dict[str, Any], said: str, tiny_llama: str, tmp_path: Path
 ) -> None:
-    _saved(tiny_llama, tmp_path / "whole", "q_proj", **settings)
+    saved_llama(tiny_llama, tmp_path / "whole", "q_proj", **settings)
     with pytest.raises(ValueError, match=said):
         audit_adapter(tmp_path / "whole", _data(tmp_path, PAIRS))

@@ -82,12 +82,7 @@ def _rename(part: str, to: str) -> Any:
     return _weights(lambda weights: {name.replace(part, to): weight for name, weight in weights.items()})
 
 
-def _without_head(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: weight for name, weight in weights.items() if "classifier" not in name}
-
-
-def _not_a_number(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: weight * torch.nan if "layer.0" in name and "lora_B" in name else weight for name, weight in weights.items()}
+QUERY = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
 
 
 def _merged(folder: Path) -> None:
@@ -111,14 +106,14 @@ def _nested(folder: Path) -> None:
         (lambda folder: (folder / WEIGHTS_FILE).unlink(), "copy it from where the adapter was trained"),
         (lambda folder: (folder / WEIGHTS_FILE).rename(folder / "adapter_model.bin"), "its weights are pickled"),
         (lambda folder: os.truncate(folder / WEIGHTS_FILE, 200), "is damaged"),
-        (_weights(_without_head), "holds no task head"),
+        (_weights(lambda held: {name: held[name] for name in held if "classifier" not in name}), "holds no task head"),
         (_config(base_model_name_or_path=None), "give it as --base"),
         (_config(base_model_name_or_path="./nowhere"), "does not exist"),
         (_config(bias="all"), "trains biases too"),
         (_config(lora_bias=True), "trains biases too"),
         (_config(task_type="TOKEN_CLS"), "is for TOKEN_CLS"),
         (_config(layer_replication=[[0, 2], [1, 3]]), "repeats layers"),
-        (_weights(_not_a_number), "are no numbers"),
+        (_weights(lambda held: held | {QUERY: held[QUERY] * torch.nan}), "are no numbers"),
         (_config(peft_type="PROMPT_TUNING"), "puts vectors before the text"),
         (_config(peft_type="NEW"), "no configuration of PEFT"),
         (_config(r=5), "does not fit"),

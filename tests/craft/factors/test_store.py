@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
-import signal
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,37 +19,8 @@ from craft.factors.hosvd import TuckerFactors, hosvd, stack_factors
 from craft.factors.store import Store, StoreWarning, default_store
 from orchestrator.commands.train import clear_store, list_store
 
-_CHILDREN = """
-import hashlib, json, os, sys
-import torch
-from craft.factors.hosvd import stack_factors
-from craft.factors.store import Store
-torch.set_num_threads(1)
-folder = sys.argv[1]
-processes, layers, features, rank = map(int, sys.argv[2:])
-generator = torch.Generator().manual_seed(0)
-weights = [torch.randn(features, features, generator=generator) for _ in range(layers)]
-gate, start = os.pipe()
-children = []
-for _ in range(processes):
-    child = os.fork()  # torch is loaded once for all; the store is each process's own
-    if child == 0:
-        os.close(start)
-        os.read(gate, 1)  # returns when the parent closes the other end: all begin at once
-        store = Store(folder)
-        factors = stack_factors(weights, ("all", rank, rank), name="q", store=store)
-        parts = (factors.core, factors.u1, factors.u2, factors.u3)
-        digest = hashlib.sha256(b"".join(part.contiguous().numpy().tobytes() for part in parts)).hexdigest()
-        line = json.dumps({"made": store.makes, "digest": digest, "norm": factors.squared_norm})
-        os.write(1, (line + chr(10)).encode())
-        os._exit(0)
-    children.append(child)
-print(json.dumps(children), flush=True)
-sys.stdin.readline()
-os.close(start)
-for child in children:
-    os.waitpid(child, 0)
-"""
+SERVER = get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])  # torch is loaded once for all
 
 
 def _weights(layers: int = 3, features: int = 20, seed: int = 0) -> list[torch.Tensor]:
@@ -70,24 +38,23 @@ def _assert_same(first_store: TuckerFactors, other: TuckerFactors) -> None:
         assert torch.equal(ours, theirs)
 
 
-@contextmanager
-def _children(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A parent that waits for a line on its standard input, and the ids of the processes it will let go then."""
-    command = [sys.executable, "-c", _CHILDREN, *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    children: list[int] = []
-    try:
-        assert parent.stdout is not None
-        children = json.loads(parent.stdout.readline())
-        yield parent, children
-    finally:
-        if parent.poll() is None:
-            for child in children:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            parent.kill()
-        parent.communicate()
+def _decompose(folder: Path, layers: int, features: int, rank: int, together: Any, answers: Any) -> None:
+    torch.set_num_threads(1)
+    weights, cache = _weights(layers, features), Store(folder)
+    together.wait()
+    factors = stack_factors(weights, ("all", rank, rank), name="q", store=cache)
+    bits = b"".join(part.contiguous().numpy().tobytes() for part in _parts(factors))
+    answers.put((cache.makes, hashlib.sha256(bits).hexdigest(), factors.squared_norm))
+
+
+def _begin(count: int, *arguments: Any) -> tuple[list[Any], Any]:
+    """Lets so many processes decompose at once; returns them, and the queue of what comes of it."""
+    together, answers = SERVER.Barrier(count + 1, timeout=600), SERVER.Queue()
+    processes = [SERVER.Process(target=_decompose, args=(*arguments, together, answers), daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
+    together.wait()
+    return processes, answers
 
 
 def test_a_stack_is_decomposed_once_and_read_back_to_the_bit(tmp_path):
@@ -149,37 +116,28 @@ def test_inference_mode_gives_ordinary_tensors(tmp_path):
 
 
 def test_sixteen_processes_at_a_cold_store_decompose_once(tmp_path):
-    with _children(tmp_path, 16, 6, 96, 40) as (parent, _):
-        output, _ = parent.communicate("go\n", timeout=120)
-    results = [json.loads(line) for line in output.splitlines()]
-    assert len(results) == 16
-    assert sum(result["made"] for result in results) == 1
-    assert len({(result["digest"], result["norm"]) for result in results}) == 1
+    processes, answers = _begin(16, tmp_path, 6, 96, 40)
+    results = [answers.get(timeout=120) for _ in processes]
+    assert sum(makes for makes, _, _ in results) == 1
+    assert len({result[1:] for result in results}) == 1
     assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_a_writer_killed_half_way_leaves_nothing_that_reads_as_good(tmp_path):
     # A core of 6 x 500 x 500 float32: a file of 8 MB whose writing and flushing takes long enough to be caught in the act.
     for _ in range(5):
-        with _children(tmp_path, 1, 6, 500, 500) as (parent, (writer,)):
-            assert parent.stdin is not None
-            parent.stdin.write("go\n")
-            parent.stdin.flush()
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and parent.poll() is None and not list(tmp_path.rglob(".*.tmp")):
-                time.sleep(0.0002)
-            with suppress(ProcessLookupError):
-                os.kill(writer, signal.SIGKILL)
-            parent.communicate(timeout=60)
+        (writer,), _ = _begin(1, tmp_path, 6, 500, 500)
+        while writer.is_alive() and not list(tmp_path.rglob(".*.tmp")):
+            time.sleep(0.0002)
+        writer.kill()
+        writer.join()
         if list(tmp_path.rglob(".*.tmp")) and not Store(tmp_path).files():
             break
         for path in Store(tmp_path).files():
             path.unlink()
     else:
         pytest.fail("the writer was never caught between creating its file and renaming it")
-    generator = torch.Generator().manual_seed(0)
-    weights = [torch.randn(500, 500, generator=generator) for _ in range(6)]
-    cache = Store(tmp_path)
+    weights, cache = _weights(6, 500), Store(tmp_path)
     _assert_same(stack_factors(weights, ("all", 9, 9), name="q", store=cache), hosvd(weights, (6, 9, 9)))
     assert cache.makes == 1
     assert len(cache.files()) == 1

@@ -19,12 +19,12 @@ from craft.results import ModelUnavailable, RunFailed
 from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.training import train_run
+from tests.craft.conftest import make_spec
 
 
 def spec_of(model: str, method: str = "qlora", **changes: Any) -> RunSpec:
-    training = {"max_steps": 8, "batch_size": 8, "max_length": 32, "train_examples": 64, "eval_examples": 32}
-    training |= {"learning_rate": 5e-3} | changes.pop("training", {})
-    return RunSpec(model=model, task="toy/sentiment", method=method, parameters={"rank": 4}, training=training, **changes)
+    training = {"max_steps": 8, "train_examples": 64, "learning_rate": 5e-3} | changes.pop("training", {})
+    return make_spec(model=model, method=method, parameters={"rank": 4}, training=training, **changes)
 
 
 def test_it_is_planned_without_a_gpu_and_counts_as_lora_does(tiny_bert: str) -> None:

@@ -61,14 +61,6 @@ def test_the_seed_decides_the_head_and_nothing_else(tiny_bert: str) -> None:
     assert all(torch.equal(body[name], same[name]) for name in body)
 
 
-def test_a_head_stays_float32_over_a_16_bit_base(tiny_bert: str) -> None:
-    model = load_model(Base(tiny_bert, "classification", ("a", "b"), precision="bfloat16"))
-    assert model.bert.embeddings.word_embeddings.weight.dtype == torch.bfloat16
-    assert model.classifier.weight.dtype == torch.float32
-    batch = load_tokenizer(tiny_bert)(["one line"], return_tensors="pt")
-    assert model(**batch).logits.dtype == torch.float32
-
-
 def test_a_decoder_without_padding_token_gets_one(stories: str) -> None:
     tokenizer = load_tokenizer(stories)
     assert tokenizer.pad_token_id is not None

@@ -27,9 +27,11 @@ TinyModel = Callable[..., Any]
 GROUPED = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 
 
-def test_every_family_has_its_words(family: str, tiny_model: TinyModel) -> None:
+def test_every_family_has_one_layout_whose_words_name_each_linear_module_once(family: str, tiny_model: TinyModel) -> None:
     model = tiny_model(family)
-    layout = find_layout(linear_modules(model))
+    paths = linear_modules(model)
+    layout = find_layout(paths)
+    assert [one for one in LAYOUTS if all(any(ends(path, one[word]) for path in paths) for word in ("q", "down"))] == [layout]
     stacks = find_projections(model, list(layout))
     assert list(stacks) == list(layout)
     for name, layers in stacks.items():
@@ -39,19 +41,9 @@ def test_every_family_has_its_words(family: str, tiny_model: TinyModel) -> None:
     assert stacks["k"][0].shape == stacks["v"][0].shape == expected
     assert stacks["q"][0].shape == stacks["o"][0].shape == (32, 32)
     assert stacks["up"][0].shape[1] == stacks["down"][0].shape[0] == 32
-
-
-def test_every_linear_module_of_a_layer_is_named_once(family: str, tiny_model: TinyModel) -> None:
-    model = tiny_model(family)
-    named = [
-        layer.module_name
-        for layers in find_projections(model, list(find_layout(linear_modules(model)))).values()
-        for layer in layers
-    ]
-    fused = 2 if family == "gpt2" else 0  # c_attn is three projections
-    assert len(set(named)) == len(named) - 3 * fused
-    inner = [key for key in linear_modules(model) if any(word.isdigit() for word in key.split("."))]
-    assert sorted(set(named)) == sorted(inner)
+    named = [layer.module_name for layers in stacks.values() for layer in layers]
+    assert len(set(named)) == len(named) - 3 * (2 if family == "gpt2" else 0), "GPT-2's c_attn is three projections"
+    assert sorted(set(named)) == sorted(path for path in paths if any(word.isdigit() for word in path.split(".")))
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "modernbert", "deberta-v2", "smollm3", "lfm2", "qwen3_5_text", "gemma3_text"])
@@ -126,12 +118,6 @@ def test_errors_say_what_there_is(names: list[str], mapping: Any, said: list[str
 @pytest.mark.parametrize("kind", ["olmo2", "granite", "stablelm", "glm"])
 def test_a_family_that_no_row_names_is_found_by_its_layout(kind: str, tiny_model: TinyModel) -> None:
     assert [len(layers) for layers in find_projections(tiny_model(kind), ["q", "v", "down"]).values()] == [3, 3, 3]
-
-
-def test_a_model_has_one_layout(family: str, tiny_model: TinyModel) -> None:
-    paths = linear_modules(tiny_model(family))
-    fits = [one for one in LAYOUTS if all(any(ends(path, one[word]) for path in paths) for word in ("q", "down"))]
-    assert fits == [find_layout(paths)]
 
 
 def test_lora_gets_the_same_modules(family: str, tiny_model: TinyModel) -> None:

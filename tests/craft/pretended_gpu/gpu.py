@@ -118,19 +118,13 @@ def _get_data(tensor: Tensor) -> Tensor:
 
 
 class Gpu(TorchDispatchMode):
-    """What happens on the pretended GPUs while they are there.
-
-    Attributes:
-        count: how many there are.
-        waits: (why, where) -> how often the host waited.
-        room: the most bytes that looking up a batch's embeddings may take; None is no limit.
-    """
+    """What happens on the pretended GPUs while they are there."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self.count = count
-        self.waits: Counter[tuple[str, str]] = Counter()
-        self.room: int | None = None
+        self.waits: Counter[tuple[str, str]] = Counter()  # (why, where) -> how often the host waited
+        self.room: int | None = None  # the most bytes that looking up a batch's embeddings may take
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _compute(func, args, kwargs or {}, self)

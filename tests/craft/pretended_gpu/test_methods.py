@@ -27,10 +27,11 @@ from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
+from tests.craft.conftest import make_spec
 from tests.craft.methods.cases import CASES
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
-from tests.craft.trainer.same import score_saved
+from tests.craft.trainer.same import leave_at, losses_of, score_saved, train_watched
 from tests.word_pairs import colours
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
@@ -41,17 +42,9 @@ CUT = {name: CASES[name].count * 2 // 5 for name in NAMES if METHODS[name].cutti
 
 
 def spec_of(model: str, method: str, **training: Any) -> RunSpec:
-    settings = {
-        "batch_size": 8,
-        "eval_batch_size": 8,
-        "train_examples": 16,
-        "eval_examples": 8,
-        "max_length": 16,
-        "select": "last",
-    }
+    settings = {"eval_batch_size": 8, "train_examples": 16, "eval_examples": 8, "max_length": 16, "select": "last"}
     settings |= {"max_steps": 4, "evaluate_every": "end", "learning_rate": CASES[method].learning_rate}
-    parameters = CASES[method].parameters
-    return RunSpec(model=model, task="toy/sentiment", method=method, parameters=parameters, training=settings | training)
+    return make_spec(model=model, method=method, parameters=CASES[method].parameters, training=settings | training)
 
 
 def bytes_of_embeddings(batch_size: int) -> int:
@@ -65,17 +58,13 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
     spec, losses = spec_of(tiny_bert, method), dict[str, list[float]](cpu=[], gpu=[])
     checkpoints: list[Path | None] = []
 
-    def leave(step: int, _steps: int) -> None:
-        if step == 2:
-            raise Leave("its machine is taken away")
-
     def follow(place: str) -> Callable[[Progress], None]:
         return lambda progress: losses[place].extend(point["train_loss"] for point in progress.points)
 
     cpu = train_run(spec, tmp_path / "cpu", report=follow("cpu"), cuts=[CUT[method]] if method in CUT else [])
     with pretended() as gpu:
         with pytest.raises(Leave):
-            train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave)
+            train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave_at(2))
         gpu.room = bytes_of_embeddings(4)
         trial = PlannedTrial(spec, "c0ffee", method)
         (ended,) = run_job(Job(trial), tmp_path / "trial", follow("gpu"), resume_from=checkpoints[-1])
@@ -96,15 +85,11 @@ def test_a_model_that_is_built_on_the_cpu_trains_on_the_gpu(
 ) -> None:
     """So are models whose base is put into parts; everything that belongs to a weight has to follow it."""
     spec, losses = spec_of(tiny_bert, method, weight_decay=0.1), list[list[float]]()
-
-    def follow(progress: Progress) -> None:
-        losses[-1].extend(point["train_loss"] for point in progress.points)
-
     cuts, sizes = [CUT[method]] if method in CUT else [], list[list[float]]()
     for place in (nullcontext(), pretended()):
-        losses.append([])
         with place:
-            result = train_run(spec, tmp_path / str(len(losses)), report=follow, cuts=cuts)
+            result, points = train_watched(spec, tmp_path / str(len(losses)), cuts=cuts)
+        losses.append(losses_of(points))
         sizes.append([cut.metrics["search_loss"] for cut in result.cuts])
         monkeypatch.setattr(processes, "_current", Group("shard"))
     assert len(losses[0]) == 4
@@ -177,9 +162,6 @@ def test_layers_on_two_gpus_have_the_numbers_of_one(
         )
         return Loop(*arguments, **calls)
 
-    def follow(progress: Progress) -> None:
-        losses[-1].extend(point["train_loss"] for point in progress.points)
-
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # other threads do not see the pretended GPUs
     monkeypatch.setattr(loading, "_quantized", divide)
     monkeypatch.setattr(training, "refuse_elsewhere", lambda _method: None)
@@ -187,9 +169,9 @@ def test_layers_on_two_gpus_have_the_numbers_of_one(
     places, losses, scores = list[list[set[int]]](), list[list[float]](), list[dict[str, float]]()
     for group, count in ((Group(), 1), (Group("layers"), 2)):
         monkeypatch.setattr(processes, "_current", group)
-        losses.append([])
         with pretended(count):
-            result = train_run(spec, tmp_path / group.way, report=follow)
+            result, points = train_watched(spec, tmp_path / group.way)
+        losses.append(losses_of(points))
         scores.append(result.metrics)
     assert places == [[{0}, {0}], [{0, 1}, {0, 1}]]
     assert len(losses[0]) == 6

@@ -21,13 +21,11 @@ from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.scoring.passes import loss_at
 from craft.scoring.predictions import read_predictions
-from craft.settings import GenerationSettings, TrainingSettings
+from craft.settings import GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks.commonsense import extract
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import find_newest_checkpoint
-from craft.trainer.loop import order_examples
 from craft.trainer.training import train_run
 from craft.watch import watching
 from tests.craft.trainer.same import same_run
@@ -49,10 +47,13 @@ def question(number: int, answers: tuple[str, ...]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in the published layout: 60 records to train on, 6 questions each of three tests."""
-    root = tmp_path_factory.mktemp("data")
+    return write_tests(tmp_path_factory.mktemp("data"))
+
+
+def write_tests(root: Path) -> Path:
+    """Writes the published layout: 60 records to train on, 6 questions each of three tests."""
     folder = root / "commonsense"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     mixture = [question(number, answers) for number in range(20) for _, answers in TESTS.values()]
     (folder / "commonsense_16k.json").write_text(json.dumps(mixture))
     for name, answers in TESTS.values():
@@ -119,33 +120,6 @@ def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Calla
     assert not any(weight.requires_grad for weight in model.parameters())
 
 
-def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
-    spec = words_spec()
-    seen: list[dict[str, float]] = []
-    whole = train_run(spec, tmp_path / "whole", report=lambda progress: seen.append(progress.metrics))
-    told = [[name for name in metrics if name.startswith("accuracy_")] for metrics in seen]
-    assert told[-2:] == [["accuracy_boolq"], ["accuracy_boolq", "accuracy_piqa"]]
-    assert not any(told[:-2])
-
-    def stop(progress: Progress) -> None:
-        if "accuracy_piqa" in progress.metrics:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = find_newest_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    assert sorted(file.name for file in (checkpoint / "predictions").iterdir()) == ["boolq.jsonl", "piqa.jsonl"]
-    asked: list[str] = []
-    with watching(lambda what, _done, _total: asked.append(what)):
-        again = train_run(spec, tmp_path / "again", resume_from=checkpoint)
-    assert {*filter(None, asked)} == {"winogrande"}, "nothing is scored twice"
-    assert same_run(whole, again)
-    # The same folder, started afresh: another run's answers are not taken for its own.
-    other = train_run(words_spec(seed=1), tmp_path / "again")
-    assert not same_run(whole, other)
-
-
 def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +172,11 @@ def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
     assert told == []
     with pytest.raises(Leave):
         go(1, lambda: bool(told) and "accuracy_piqa" in told[-1][1])
-    again = go(2, lambda: False)
+    checkpoint, asked = left[-1], list[str]()
+    assert sorted(file.name for file in (checkpoint / "predictions").iterdir()) == ["boolq.jsonl", "piqa.jsonl"]
+    with watching(lambda what, _done, _total: asked.append(what)):
+        again = go(2, lambda: False)
+    assert {*filter(None, asked)} == {"winogrande"}, "nothing is scored twice"
     assert steps == [1, 2, 3, 4]
     assert told[: len(scored)] == scored
     assert all(one in scored for one in told)
@@ -222,20 +200,6 @@ def test_a_test_question_that_cannot_be_read_is_an_error_before_the_training(
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"root": str(tmp_path / "data")})})
     with pytest.raises(RunFailed, match=r"^no question or no text of an option in"):
         train_run(spec, tmp_path / "run", report=lambda progress: pytest.fail("it trained"))
-
-
-def test_grouped_by_length_is_every_example_once_and_little_padding() -> None:
-    lengths = np.random.default_rng(0).integers(10, 300, 1003)
-    training = TrainingSettings(group_by_length=True, batch_size=4, gradient_accumulation=2)
-    first, second = (order_examples(training, lengths, 3, epoch) for epoch in (0, 1))
-    assert sorted(first) == sorted(second) == list(range(1003))
-    assert order_examples(training, lengths, 3, 0) == first != second
-    steps = [lengths[first[at : at + 8]] for at in range(0, 1003, 8)]
-    padding = sum(len(step) * step.max() for step in steps) / lengths.sum()
-    assert padding < 1.1
-    assert steps[0].max() == lengths.max()
-    order = [step.mean() for step in steps]
-    assert abs(np.corrcoef(order, range(len(order)))[0, 1]) < 0.3, "steps are not sorted themselves"
 
 
 QUESTIONS = (

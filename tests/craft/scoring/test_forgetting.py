@@ -102,11 +102,17 @@ def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
     assert result.facts["forgetting_text_sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
 
 
-def test_measuring_changes_nothing_else(make: Callable[..., RunSpec], tmp_path: Path) -> None:
+def test_measuring_changes_nothing_else_and_a_resumed_run_refuses_another_text(
+    make: Callable[..., RunSpec], tmp_path: Path
+) -> None:
     with_it, without = make(), make(measure={})
     one, two = train_run(with_it, tmp_path / "one"), train_run(without, tmp_path / "two")
     names = {"forgetting", "text_loss_before", "text_loss_after"}
     assert {name: value for name, value in one.metrics.items() if name not in names} == two.metrics
+    (checkpoint,) = (tmp_path / "one").glob("checkpoint-*")
+    (tmp_path / "text.txt").write_text("another text " * 20)
+    with pytest.raises(RunPrevented, match="the text of `forgetting` has changed"):
+        train_run(with_it, tmp_path / "resumed", resume_from=checkpoint)
 
 
 def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
@@ -131,15 +137,6 @@ def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) 
     assert make(measure={"forgetting": False}).key == plain.key
     assert make(measure={"forgetting": True}).key == make(measure={"forgetting": {}}).key != plain.key
     assert make().key not in (plain.key, make(measure={"forgetting": True}).key)
-
-
-def test_a_resumed_run_refuses_another_text(make: Callable[..., RunSpec], tmp_path: Path) -> None:
-    spec = make()
-    train_run(spec, tmp_path / "run")
-    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
-    (tmp_path / "text.txt").write_text("another text " * 20)
-    with pytest.raises(RunPrevented, match="the text of `forgetting` has changed"):
-        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
 
 
 def test_what_cannot_be_measured_is_refused_in_words(

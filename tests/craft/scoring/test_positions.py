@@ -65,20 +65,6 @@ def agree(model: nn.Module) -> None:
         )
 
 
-def test_places_are_those_before_a_token_of_the_loss_and_none_comes_twice() -> None:
-    labels = batch()["labels"]
-    places = places_in_loss(labels)
-    assert places.shape == (4, 5)
-    for row, (length, start) in enumerate(zip(LENGTHS, STARTS, strict=True)):
-        own = places[row].tolist()
-        assert own == sorted(set(own))
-        taught = list(range(start - 1, length - 1))
-        assert set(taught) <= set(own)
-        assert all(labels[row, place + 1] == IGNORED for place in own if place not in taught)
-    whole = torch.tensor([[1, 2, 3]])
-    assert places_in_loss(whole).tolist() == [[0, 1]], "nothing predicts the first token"
-
-
 @pytest.mark.parametrize("name", [name for name in METHODS if name in CASES and name not in ("bitfit", "head")])
 def test_loss_and_gradients_are_those_of_all_positions(tiny_model: Callable[..., Any], name: str) -> None:
     """LLaMA has no biases, so BitFit has nothing to train; a language model has no task head."""
@@ -126,16 +112,6 @@ def test_models_without_positions_to_choose_are_known(tiny_model: Callable[..., 
 
     assert not can_choose(tiny_model("bert", head="classifier"))
     assert not can_choose(OfSomebodyElse())
-
-
-def test_a_training_batch_says_what_the_host_knows() -> None:
-    examples = [
-        {"input_ids": torch.arange(3, 3 + length).numpy(), "labels": labels}
-        for length, labels in ((3, torch.tensor([IGNORED, 4, 5]).numpy()), (2, torch.tensor([IGNORED, 4]).numpy()))
-    ]
-    made = Collator(0, chooses=True)(examples)
-    assert made["places"].tolist() == [[0, 1], [0, 1]]
-    assert "places" not in Collator(0)(examples)
 
 
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -30,7 +30,7 @@ from craft.tasks.chats import ChatForm, control_tokens, to_dataset
 from craft.tasks.custom import check_texts
 from craft.tasks.files import DataError
 from craft.tasks.hub_splits import read_source
-from craft.tasks.prompts import PROMPTS, encode
+from craft.tasks.prompts import PROMPTS
 from craft.tasks.splits import load_splits
 
 PAIR = {"prompt": "question", "response": "answer"}
@@ -70,35 +70,35 @@ def test_a_chat_gives_a_row_for_each_reply_and_is_never_split(tmp_path: Path) ->
     assert [json.loads(row)["reply"] for row in extras] == [{"tool_calls": [CALL]}]
 
 
+IMAGE = {"role": "user", "content": [{"type": "image", "url": "u"}]}
+
+
+def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
+    return [*turns("q"), {"role": "assistant", "content": content, **keys}]
+
+
 @pytest.mark.parametrize(
-    ("row", "block", "said"),
+    ("row", "said"),
     [
-        ({"question": "q", "answer": " "}, PAIR, "line 1: column 'answer' holds ' '; text is expected"),
-        ({"question": "\u200b", "answer": "a"}, PAIR, "line 1: column 'question' holds .*; text is expected"),
-        ({"question": "q"}, PAIR, "no column 'answer'"),
-        ({"question": "q", "answer": "a"}, PAIR, "all 30 prompts are equal, and equal prompts .* no reported part"),
-        ({"a": "q", "b": 3, "c": "a"}, {"prompt": ["a", "b"], "response": "c"}, "column 'b' holds 3; text is expected"),
-        ({"talk": "hello"}, {"messages": "talk"}, "a chat is a list of"),
-        ({"talk": [{"role": "human", "content": "q"}]}, {"messages": "talk"}, "turn 1: a turn has a role"),
-        ({"talk": [{"from": "human", "value": "q"}]}, {"messages": "talk"}, "turn 1: from and value are ShareGPT's keys"),
-        (
-            {"talk": [{"role": "user", "content": [{"type": "image", "url": "u"}]}]},
-            {"messages": "talk"},
-            "turn 1: content has the part .*parts of type text alone",
-        ),
-        ({"talk": [*turns("q"), {"role": "assistant", "content": "a", "weight": 0.5}]}, {"messages": "talk"}, "weight is 0.5"),
-        ({"talk": [{"role": "user", "content": "q", "train": True}, *turns("q", "a")]}, {"messages": "talk"}, "train is True"),
-        (
-            {"talk": [*turns("q"), {"role": "assistant", "content": "a", "train": False}]},
-            {"messages": "talk"},
-            "no reply .* marked",
-        ),
-        ({"talk": turns("q", "a"), "tools": "none"}, {"messages": "talk"}, "column 'tools' holds 'none'; a list is expected"),
-        ({"talk": [*turns("q"), {"role": "assistant", "content": None}]}, {"messages": "talk"}, "turn 2: a turn has a role"),
-        ({"talk": turns("q")}, {"messages": "talk"}, "nothing to learn"),
+        ({"question": "q", "answer": " "}, "line 1: column 'answer' holds ' '; text is expected"),
+        ({"question": "\u200b", "answer": "a"}, "line 1: column 'question' holds .*; text is expected"),
+        ({"question": "q"}, "no column 'answer'"),
+        ({"question": "q", "answer": "a"}, "all 30 prompts are equal, and equal prompts .* no reported part"),
+        ({"question": "q", "more": 3, "answer": "a"}, "column 'more' holds 3; text is expected"),
+        ({"talk": "hello"}, "a chat is a list of"),
+        ({"talk": [{"role": "human", "content": "q"}]}, "turn 1: a turn has a role"),
+        ({"talk": [{"from": "human", "value": "q"}]}, "turn 1: from and value are ShareGPT's keys"),
+        ({"talk": [IMAGE]}, "turn 1: content has the part .*parts of type text alone"),
+        ({"talk": reply(weight=0.5)}, "weight is 0.5"),
+        ({"talk": [turns("q")[0] | {"train": True}, *reply()]}, "train is True"),
+        ({"talk": reply(train=False)}, "no reply .* marked"),
+        ({"talk": reply(), "tools": "none"}, "column 'tools' holds 'none'; a list is expected"),
+        ({"talk": reply(None)}, "turn 2: a turn has a role"),
+        ({"talk": turns("q")}, "nothing to learn"),
     ],
 )
-def test_a_wrong_cell_is_named_with_its_place(tmp_path: Path, row: dict[str, Any], block: dict[str, str], said: str) -> None:
+def test_a_wrong_cell_is_named_with_its_place(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    block = {"messages": "talk"} if "talk" in row else PAIR | ({"prompt": ["question", "more"]} if "more" in row else {})
     data = data_of(tmp_path, [row] * 30, **block)
     with pytest.raises(DataError, match=said):
         load_splits(find_task("custom/chat", data), data)
@@ -135,18 +135,6 @@ def test_columns_of_another_kind_are_refused(block: dict[str, Any], said: str) -
 def test_a_record_of_a_task_without_instructions_says_nothing_of_them() -> None:
     written = CustomTask(train="a.csv", text=("t",), label="l").model_dump(mode="json")
     assert set(written) == {"train", "validation", "text", "label", "kind", "labels", "metric"}
-
-
-def test_the_chat_template_writes_prompt_and_response_and_the_loss_sees_the_response(tiny_llama: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    tokenizer.chat_template = TEMPLATE
-    form = ChatForm(tokenizer, GenerationSettings())
-    prompts, responses, _ = form.texts(
-        {"text": [json.dumps(turns("q", "a", "more"))], "response": ["the answer"], "extras": ["{}"]}
-    )
-    (text,) = encode(tokenizer, prompts, responses, max_length=None, loss="response", special=False)
-    assert tokenizer.decode(text.tokens) == "<s>[user]q</s>\n[assistant]a</s>\n[user]more</s>\n[assistant]the answer</s>"
-    assert tokenizer.decode(text.tokens[text.start :]) == "the answer</s>"
 
 
 def test_without_a_template_questions_take_the_settings_and_chats_are_refused(tiny_llama: str) -> None:
@@ -202,73 +190,42 @@ def taught(form: ChatForm, folder: Path, row: dict[str, Any]) -> list[tuple[str,
     return list(zip(*form.texts(split[: len(split) // 2])[:2], strict=True))
 
 
-def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
-    return [*turns("q"), {"role": "assistant", "content": content, **keys}]
+CALLED = '<call>weather {"city": "Oslo"}</call><end>'
+ASKED, TOLD = "<s>[user]q</s>\n[assistant]", "[user]q<end>\n[assistant]"
+BETWEEN, THOUGHT = "<s>[user]q</s>\n[tool]cold</s>\n[assistant]", "<think>so</think>a<end>"
+OFFERED, SAID = f"[tools]{json.dumps(TOOLS)}{TOLD}", [{"type": "text", "text": "q"}]
+USE = {"role": "tool", "content": "cold", "tool_call_id": "c1"}
 
 
 @pytest.mark.parametrize(
-    ("template", "row", "pairs"),
+    ("template", "talk", "more", "pairs"),
     [
-        (TOOL_TEMPLATE, {"talk": USED}, [("[user]q<end>\n[assistant]", '<call>weather {"city": "Oslo"}</call><end>')]),
-        (TOOL_TEMPLATE, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
-        (DEFINED, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
-        (NEEDED, {"talk": USED}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
-        (AS_JSON, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
-        (
-            TOOL_TEMPLATE,
-            {"talk": TALK},
-            [
-                (None, '<call>weather {"city": "Oslo"}</call><end>'),
-                (
-                    '[user]q<end>\n[assistant]<call>weather {"city": "Oslo"}</call><end>\n[tool]cold(c1)<end>\n[assistant]',
-                    "Cold.<end>",
-                ),
-            ],
-        ),
-        (
-            TOOL_TEMPLATE,
-            {"talk": reply(), "tools": TOOLS},
-            [(f"[tools]{json.dumps(TOOLS)}[user]q<end>\n[assistant]", "a<end>")],
-        ),
-        (
-            TOOL_TEMPLATE,
-            {"talk": reply(), "tools": json.dumps(TOOLS)},
-            [(f"[tools]{json.dumps(TOOLS)}[user]q<end>\n[assistant]", "a<end>")],
-        ),
-        (
-            TEMPLATE,
-            {"talk": [*turns("q"), {"role": "tool", "content": "cold", "tool_call_id": "c1", "name": "w"}, *reply()[1:]]},
-            [("<s>[user]q</s>\n[tool]cold</s>\n[assistant]", "a</s>")],
-        ),
-        (TOOL_TEMPLATE, {"talk": reply(reasoning_content="so")}, [(None, "<think>so</think>a<end>")]),
-        (
-            TOOL_TEMPLATE,
-            {"talk": [*reply(reasoning_content="so"), *reply("b")]},
-            [(None, "<think>so</think>a<end>"), (None, "b<end>")],
-        ),
-        (
-            TEMPLATE,
-            {"talk": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, *reply()[1:]]},
-            [("<s>[user]q</s>\n[assistant]", "a</s>")],
-        ),
-        (
-            TEMPLATE,
-            {"talk": [*reply("no", weight=0), *reply("yes", weight=1)]},
-            [("<s>[user]q</s>\n[assistant]no</s>\n[user]q</s>\n[assistant]", "yes</s>")],
-        ),
-        (TEMPLATE, {"talk": [*reply("no", train=False), *reply("yes")]}, [(None, "yes</s>")]),
-        (TEMPLATE, {"talk": [*reply("no", loss=0), *reply("yes", refusal=None)]}, [(None, "yes</s>")]),
-        (TEMPLATE, {"talk": reply(), "tools": "[]", "documents": None}, [(None, "a</s>")]),
-        (OPEN_THOUGHT, {"talk": reply()}, [("<s>[user]q</s>\n[assistant]", "a</s>")]),
-        (OPEN_THOUGHT, {"talk": reply("<tag>")}, [("<s>[user]q</s>\n[assistant]", "<tag></s>")]),
-        (OPEN_THOUGHT, {"talk": reply("<think>\nso</think>a")}, [("<s>[user]q</s>\n[assistant]<think>\n", "so</think>a</s>")]),
-        (EMPTY_THOUGHT, {"talk": reply()}, [("<s>[user]q</s>\n[assistant]", "<think>\n\n</think>\n\na</s>")]),
+        (TOOL_TEMPLATE, USED, {}, [(TOLD, CALLED)]),
+        (TOOL_TEMPLATE, reply("", tool_calls=[AS_TEXT]), {}, [(None, CALLED)]),
+        (DEFINED, reply("", tool_calls=[AS_TEXT]), {}, [(None, CALLED)]),
+        (NEEDED, USED, {}, [(None, CALLED)]),
+        (AS_JSON, reply("", tool_calls=[AS_TEXT]), {}, [(None, CALLED)]),
+        (TOOL_TEMPLATE, TALK, {}, [(None, CALLED), (f"{TOLD}{CALLED}\n[tool]cold(c1)<end>\n[assistant]", "Cold.<end>")]),
+        (TOOL_TEMPLATE, reply(), {"tools": TOOLS}, [(OFFERED, "a<end>")]),
+        (TOOL_TEMPLATE, reply(), {"tools": json.dumps(TOOLS)}, [(OFFERED, "a<end>")]),
+        (TEMPLATE, [*turns("q"), USE | {"name": "w"}, *reply()[1:]], {}, [(BETWEEN, "a</s>")]),
+        (TOOL_TEMPLATE, reply(reasoning_content="so"), {}, [(None, THOUGHT)]),
+        (TOOL_TEMPLATE, [*reply(reasoning_content="so"), *reply("b")], {}, [(None, THOUGHT), (None, "b<end>")]),
+        (TEMPLATE, [{"role": "user", "content": SAID}, *reply()[1:]], {}, [(ASKED, "a</s>")]),
+        (TEMPLATE, [*reply("no", weight=0), *reply("yes", weight=1)], {}, [(f"{ASKED}no</s>\n{ASKED[3:]}", "yes</s>")]),
+        (TEMPLATE, [*reply("no", train=False), *reply("yes")], {}, [(None, "yes</s>")]),
+        (TEMPLATE, [*reply("no", loss=0), *reply("yes", refusal=None)], {}, [(None, "yes</s>")]),
+        (TEMPLATE, reply(), {"tools": "[]", "documents": None}, [(None, "a</s>")]),
+        (OPEN_THOUGHT, reply(), {}, [(ASKED, "a</s>")]),
+        (OPEN_THOUGHT, reply("<tag>"), {}, [(ASKED, "<tag></s>")]),
+        (OPEN_THOUGHT, reply("<think>\nso</think>a"), {}, [(f"{ASKED}<think>\n", "so</think>a</s>")]),
+        (EMPTY_THOUGHT, reply(), {}, [(ASKED, "<think>\n\n</think>\n\na</s>")]),
     ],
 )
 def test_the_template_is_given_all_of_a_chat(
-    form: Callable[..., ChatForm], tmp_path: Path, template: str, row: dict[str, Any], pairs: list[tuple[str | None, str]]
+    form: Callable[..., ChatForm], tmp_path: Path, template: str, talk: Any, more: Any, pairs: list[tuple[str | None, str]]
 ) -> None:
-    for (prompt, response), wanted in zip(taught(form(template), tmp_path, row), pairs, strict=True):
+    for (prompt, response), wanted in zip(taught(form(template), tmp_path, {"talk": talk, **more}), pairs, strict=True):
         assert (wanted[0] and prompt, response) == wanted
 
 

@@ -124,20 +124,14 @@ def test_broken_files_are_named_with_their_place(root, place, content, message):
 
 AWKWARD = [
     ("the correct answer is answer3", "answer", "answer3"),
-    ("answer2", "answer", "answer2"),
     ("", "answer", ""),
     ("   \n", "truth", ""),
     ("I do not know.", "answer", ""),
     ("not answer1 but answer2", "answer", "answer1"),  # several: the first counts
-    ("answer4 answer1", "answer", "answer4"),
     ("Answer1", "answer", ""),  # wrong case
-    ("TRUE", "truth", ""),
     ("True or false? true", "truth", "false"),  # the first that is written as asked
     ("the correct answer is answer 2", "answer", ""),  # a blank inside
     ("answer12", "answer", "answer1"),  # the pattern has no edges
-    ("answer6", "answer", ""),
-    ("answer5", "answer", "answer5"),
-    ("ending5 ending2", "ending", "ending2"),
     ("solution3", "solution", ""),
     ("option1option2", "option", "option1"),
     ("this is untrue", "truth", "true"),  # inside a word too
@@ -145,7 +139,6 @@ AWKWARD = [
     ("solution2.\n\n### Instruction: solution1", "solution", "solution2"),  # goes on after the answer
     ("### Instruction: answer1\n### Response:\nthe correct answer is answer2", "answer", "answer2"),  # prompt and output
     ("answer1\n### Response: answer3", "answer", "answer3"),  # after the last mark
-    ("### Response:", "answer", ""),
     ("answer1 ### Response: answer2 ### Response:\n  answer3 \n", "answer", "answer3"),
 ]
 

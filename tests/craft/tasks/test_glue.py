@@ -75,15 +75,6 @@ def test_a_wrong_file_is_named_with_its_place(tmp_path, task, columns, message):
     assert message in said
 
 
-def test_an_empty_split_and_a_broken_file_are_told_apart(tmp_path):
-    data = cola(tmp_path)
-    validation = tmp_path / "glue" / "cola" / "validation.parquet"
-    pq.write_table(pa.table({"sentence": pa.array([], pa.string()), "label": pa.array([], pa.int64())}), validation)
-    assert f"{validation} holds no rows" in refused("glue/cola", data)
-    validation.write_bytes(b"this is no parquet file")
-    assert f"{validation} is not a parquet file" in refused("glue/cola", data)
-
-
 def test_the_hub_out_of_reach_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)

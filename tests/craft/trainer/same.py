@@ -1,16 +1,18 @@
-"""Whether two runs ended equal, bit for bit or close; and the scores of an adapter that is read back."""
+"""Runs that are watched or interrupted; whether two ended equal; and the scores of an adapter that is read back."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from craft.models.compute import compute_device
-from craft.results import Progress, RunResult
+from craft.results import Leave, Progress, RunResult
 from craft.scoring.scorer import make_scorer, splits_of
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
@@ -39,6 +41,28 @@ def same_run(*runs: RunResult) -> bool:
         for run in runs
     ]
     return scores[0] == scores[1] and same_weights(*weights) and predictions[0] == predictions[1]
+
+
+def train_watched(
+    spec: RunSpec, folder: Path, train: Callable[..., RunResult] = train_run, **calls: Any
+) -> tuple[RunResult, list[dict[str, float]]]:
+    """Trains a run; returns its result and the points of all its reports."""
+    points: list[dict[str, float]] = []
+    return train(spec, folder, report=lambda progress: points.extend(progress.points), **calls), points
+
+
+def losses_of(points: list[dict[str, float]]) -> list[float]:
+    return [point["train_loss"] for point in points]
+
+
+def leave_at(last: int) -> Callable[[int, int], None]:
+    """Makes a run leave its machine after the step `last`."""
+
+    def end_step(step: int, _total: int) -> None:
+        if step == last:
+            raise Leave("its machine is taken away")
+
+    return end_step
 
 
 def interrupted(spec: RunSpec, folder: Path, step: int = 0) -> Path:

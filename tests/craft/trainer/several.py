@@ -17,11 +17,12 @@ from unittest.mock import patch
 
 import torch
 
-from craft.results import Progress, RunResult
+from craft.results import RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.trainer.together import Crew, Part, follow, train_together
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import train_watched
 
 SECONDS = 300.0
 """How long a process waits for the others: four of them on two busy cores need more than a minute."""
@@ -66,16 +67,11 @@ def train_several(
 
 
 def _lead(spec: RunSpec, folder: Path, count: int, way: Way, train: Train, calls: dict[str, Any]) -> tuple[RunResult, Points]:
-    points: Points = []
-
-    def report(progress: Progress) -> None:
-        points.extend(progress.points)
-
     crew: Crew = Forked(count, train, folder)
     run = train_together(train, crew, way, SECONDS)
     calls = {"resume_from": None, "on_step": lambda _step, _total: None} | calls
     with _gloo_on_one_gpu():
-        return run(spec, folder / "0", report=report, **calls), points
+        return train_watched(spec, folder / "0", run, **calls)
 
 
 def _follow(part: Part, train: Train, folder: Path) -> None:

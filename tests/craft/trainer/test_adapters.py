@@ -1,12 +1,9 @@
-"""Adapters as scored: what a run has saved gives the very same outputs, moved, in PEFT's hands and in a new process."""
+"""Adapters as scored: what a run has saved gives the very same outputs, moved and in PEFT's hands."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from craft.models.files import MINILM
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
@@ -74,45 +70,3 @@ def test_the_folder_loads_with_plain_transformers_and_peft(
     assert tuple(theirs.config.id2label.values()) == TASKS[spec.task].labels
     assert theirs.config.problem_type == "single_label_classification"
     assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == spec.model
-
-
-RELOAD = """
-import sys
-from pathlib import Path
-from tests.craft.trainer.same import score_saved
-score_saved(*map(Path, sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_real_weights_train_above_chance_and_reload_in_a_new_process(tmp_path: Path) -> None:
-    words = {"good": "lovely brilliant moving superb charming", "bad": "dull clumsy awful tedious lifeless"}
-    things = ["film", "book", "song", "play", "meal", "show", "story", "game", "concert", "lecture"]
-    frames = ("the {} was {}", "what a {1} {0}", "i found this {} rather {}", "a {1} {0} , all in all")
-    rows = [
-        f'"{frame.format(thing, word)}",{label}'
-        for label, choice in words.items()
-        for word in choice.split()
-        for thing in things
-        for frame in frames
-    ]
-    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
-    custom = {"reviews": {"train": str(tmp_path / "reviews.csv"), "text": "text", "label": "label"}}
-    spec = RunSpec(
-        model=MINILM,
-        task="custom/reviews",
-        method="craft",
-        parameters={"ranks": ["all", 32, 32], "projections": ["q", "k", "v", "o"]},
-        data={"custom": custom},
-        training={"epochs": 2, "train_examples": 192, "eval_examples": 40, "learning_rate": 3e-3, "max_length": 16},
-    )
-    losses: list[float] = []
-    result = train_run(spec, tmp_path / "run", report=lambda progress: losses.append(progress.metrics["search_loss"]))
-    assert losses[-1] < losses[0]
-    assert result.metrics["score"] > 80  # the classes are even
-    moved = shutil.move(result.adapter, tmp_path / "elsewhere")
-    (tmp_path / "again").mkdir()
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "empty-cache")}
-    command = [sys.executable, "-c", RELOAD, str(moved), str(tmp_path / "again")]
-    subprocess.run(command, env=environment, cwd=Path(__file__).parents[3], check=True)
-    assert same_weights(*(tmp_path / name / "predictions.safetensors" for name in ("run", "again")))

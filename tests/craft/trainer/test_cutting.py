@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,22 @@ from craft.trainer.training import train_run
 Trained = Callable[..., tuple[RunSpec, RunResult]]
 SHORT = {"max_steps": 4, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 3e-2}
 SIZES = {"craft": (60, 150), "lora": (460, 1000)}
+PARAMETERS: dict[str, Any] = {
+    "craft": {"ranks": ["all", 8, 8], "scaling": 1.5},
+    "lora": {"rank": 4, "alpha": 6, "projections": ["q", "v"]},
+}
 PLACE = {"q": "attention.self.query", "v": "attention.self.value"}
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Trains a method once a module."""
-    results: dict[str, tuple[RunSpec, RunResult]] = {}
 
-    def get(method: str, **parameters: Any) -> tuple[RunSpec, RunResult]:
-        if method not in results:
-            spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT)
-            results[method] = spec, train_run(spec, tmp_path_factory.mktemp(method), cuts=SIZES.get(method, ()))
-        return results[method]
+    @cache
+    def get(method: str) -> tuple[RunSpec, RunResult]:
+        parameters = PARAMETERS.get(method, PARAMETERS["lora"])
+        spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT)
+        return spec, train_run(spec, tmp_path_factory.mktemp(method), cuts=SIZES.get(method, ()))
 
     return get
 
@@ -50,14 +54,6 @@ def cut_to(adapter: Path, size: str, to: Path) -> RunSpec:
         run, result = cut_and_score(adapter, size, Path(scratch) / "place", score=False)
         result.adapter.rename(to)
     return run
-
-
-def craft(trained: Trained) -> tuple[RunSpec, RunResult]:
-    return trained("craft", ranks=["all", 8, 8], scaling=1.5)
-
-
-def lora(trained: Trained, method: str = "lora") -> tuple[RunSpec, RunResult]:
-    return trained(method, rank=4, alpha=6, projections=["q", "v"])
 
 
 def outputs(model: nn.Module) -> torch.Tensor:
@@ -89,7 +85,7 @@ def j_of(adapter: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("rank", [1, 3])
 def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained: Trained, tmp_path: Path, rank: int) -> None:
     """J1 (3 x 3) stays whole from rank 2 on, J2 and J3 (8 x 8) from rank 4: as many parameters as the square itself."""
-    _, result = craft(trained)
+    _, result = trained("craft")
     (result.adapter / "README.md").write_text("the card of the whole adapter")
     to = tmp_path / "cut"
     smaller = cut_to(result.adapter, str(rank), to)
@@ -105,7 +101,7 @@ def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained
 
 
 def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path: Path) -> None:
-    _, result = craft(trained)
+    _, result = trained("craft")
     before = j_of(result.adapter)
     largest = sum(j.size for j in before.values())
     for budget in (60, 150, largest - 1):
@@ -124,7 +120,7 @@ def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path
 @pytest.mark.parametrize("method", ["lora", "rslora"])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
-    spec, result = lora(trained, method)
+    spec, result = trained(method)
     to = tmp_path / "cut"
     smaller = cut_to(result.adapter, str(rank), to)
     tensors = load_file(result.adapter / "adapter_model.safetensors")
@@ -144,7 +140,7 @@ def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_pat
 
 
 def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_path: Path) -> None:
-    _, result = lora(trained)
+    _, result = trained("lora")
     tensors = load_file(result.adapter / "adapter_model.safetensors")
     names = [key.removesuffix(".lora_A.weight") for key in tensors if key.endswith("lora_A.weight")]
     spectra = {
@@ -176,7 +172,7 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
 def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_for_bit(
     trained: Trained, tmp_path: Path, method: str
 ) -> None:
-    spec, result = craft(trained) if method == "craft" else lora(trained)
+    spec, result = trained(method)
     for size, cut in zip(SIZES[method], result.cuts, strict=True):
         to = tmp_path / str(size) / "adapter"
         run, again = cut_and_score(result.adapter, f"parameters:{size}", to.parent, recovery=RECOVERY)
@@ -194,7 +190,7 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_f
 
 @pytest.mark.parametrize("method", ["craft", "lora"])
 def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path: Path, method: str) -> None:
-    _, result = craft(trained) if method == "craft" else lora(trained)
+    _, result = trained(method)
     alone, longer = (cut_and_score(result.adapter, "2", tmp_path / str(share), recovery=share)[1] for share in (0.0, 1.0))
     assert longer.counts == alone.counts
     before, after = (load_file(result.adapter / "adapter_model.safetensors") for result in (alone, longer))
@@ -222,7 +218,7 @@ def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path:
     ],
 )
 def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: str, text: str, said: str) -> None:
-    _, result = craft(trained) if method == "craft" else lora(trained)
+    _, result = trained(method)
     with pytest.raises(ValueError, match=said):
         cut_to(result.adapter, text, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
@@ -234,7 +230,7 @@ def test_a_method_without_cuts_has_no_sizes() -> None:
 
 
 def test_a_cut_adapter_is_not_cut_again(trained: Trained, tmp_path: Path) -> None:
-    _, result = lora(trained)
+    _, result = trained("lora")
     cut_to(result.adapter, "2", tmp_path / "cut")
     with pytest.raises(ValueError, match="cut the one that was trained"):
         cut_to(tmp_path / "cut", "1", tmp_path / "again")

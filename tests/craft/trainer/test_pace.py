@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,36 +14,28 @@ from craft.trainer.pace import FORWARD, REPORT_EVERY, Pace, report_outlooks
 from craft.trainer.probe import measure_speed
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Run:
     """A run of 10 steps of 2 s, evaluated at 5 and 10 on 40 examples, with 800 reported ones, of 0.5 s each."""
 
     def __init__(self, step: int = 0, due: bool = False, cuts: int = 0) -> None:
-        self.clock = Clock()
+        self.now = 1000.0
         sizes = {"search": 40, "reported": 800}
-        self.pace = Pace(10, 6, [5, 10], sizes, cuts, step=step, due=due, clock=self.clock)
+        self.pace = Pace(10, 6, [5, 10], sizes, cuts, step=step, due=due, clock=lambda: self.now)
 
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):
-            self.clock.now += 2.0
+            self.now += 2.0
             self.pace.end_step(step)
 
     def scores(self, split: str, total: int, upto: int | None = None, pieces: int = 1, since: int = 0) -> None:
         """Batches of 20 examples, each of which counts as so many pieces."""
         for done in range(since + 20, (upto or total) + 1, 20):
-            self.clock.now += 20 * 0.5
+            self.now += 20 * 0.5
             self.pace.count(split, done * pieces, total * pieces)
 
     def waits(self) -> None:
         """A checkpoint is written: seconds that are neither training nor scoring."""
-        self.clock.now += 100.0
+        self.now += 100.0
         self.pace.end_evaluation()
 
 
@@ -69,7 +60,7 @@ def test_seconds_left_are_those_of_the_steps_the_evaluations_and_the_final_scori
     run.scores("search", 40)
     run.waits()
     assert run.pace.outlook() == Outlook("step 10/10", pytest.approx(1 - 400 / WHOLE), pytest.approx(400.0))
-    run.clock.now += 7.0
+    run.now += 7.0
     run.pace.count("forgetting", 1, 9)
     assert run.pace.outlook().phase == "scoring 1/9 (forgetting)", "what is not foretold is shown"
     run.scores("reported", 800, 300)
@@ -106,25 +97,25 @@ def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time
 
     def slow(outlook: Outlook) -> None:
         reports.append(outlook)
-        run.clock.now += 60.0
+        run.now += 60.0
 
     with report_outlooks(slow):
         for done in range(1, 401):
-            run.clock.now += 0.5
+            run.now += 0.5
             run.pace.count("reported", done, 800)
     assert len(reports) == 400 * 0.5 // REPORT_EVERY
     assert run.pace.outlook().seconds_left == pytest.approx(400 * 0.5)
-    run.clock.now += 60.0
+    run.now += 60.0
     run.pace.count("reported", 400, 800)
     assert len(reports) == 25, "nobody listens any more"
 
 
 def test_a_run_that_trains_nothing_reports_before_its_first_score() -> None:
     """The base model as it is: no step, and what is computed first is in no split (forgetting)."""
-    clock, seen = Clock(), list[Outlook]()
-    pace = Pace(0, 8, [0], {"search": 40, "reported": 800}, clock=clock)
+    now, seen = [1000.0], list[Outlook]()
+    pace = Pace(0, 8, [0], {"search": 40, "reported": 800}, clock=lambda: now[0])
     with report_outlooks(seen.append):
-        clock.now += REPORT_EVERY
+        now[0] += REPORT_EVERY
         pace.count("text", 1, 4)
     assert seen == [Outlook("scoring 1/4 (text)", 0.0, None)]
 

@@ -17,14 +17,15 @@ from craft.methods import METHODS
 from craft.models import Base
 from craft.models.compute import compute_as_stored, computes_in_bfloat16
 from craft.models.loading import load_model
-from craft.results import Progress, RunFailed
+from craft.results import RunFailed
 from craft.spec import RunSpec
 from craft.trainer import training
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
+from tests.craft.conftest import make_spec
 from tests.craft.methods.cases import CASES
-from tests.craft.trainer.same import score_saved
+from tests.craft.trainer.same import losses_of, score_saved, train_watched
 
 FEW = ("craft", "galore", "full")
 """A method of each kind; the others are slow."""
@@ -36,24 +37,13 @@ def spec_of(model: str, method: str, precision: str, **changes: Any) -> RunSpec:
     """Eight steps, all on the same 16 examples, so that the loss falls; evaluations after 4 and 8."""
     sizes = {"epochs": 8, "batch_size": 16, "train_examples": 16, "eval_examples": 8, "max_length": 16, "evaluate_every": 4}
     sizes |= {"head_start": "random"}  # a fitted one leaves little to learn
-    case = CASES[method]
-    settings = sizes | {"learning_rate": case.learning_rate, "warmup_ratio": 0, "select": "last"} | changes
-    return RunSpec(
-        model=model,
-        task="toy/sentiment",
-        method=method,
-        parameters=case.parameters,
-        training=settings | {"precision": precision},
-    )
+    sizes |= {"learning_rate": CASES[method].learning_rate, "warmup_ratio": 0, "select": "last", "precision": precision}
+    return make_spec(model=model, method=method, parameters=CASES[method].parameters, training=sizes | changes)
 
 
 def trained(spec: RunSpec, folder: Path) -> tuple[Any, list[float]]:
-    losses: list[float] = []
-
-    def report(progress: Progress) -> None:
-        losses.extend(point["train_loss"] for point in progress.points)
-
-    return train_run(spec, folder / "run", report=report), losses
+    result, points = train_watched(spec, folder / "run")
+    return result, losses_of(points)
 
 
 @pytest.mark.parametrize("method", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in HERE])

@@ -19,7 +19,7 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint, verify, write_folder
 from craft.trainer.training import train_run
-from tests.craft.trainer.same import same_run
+from tests.craft.trainer.same import leave_at, same_run
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -122,24 +122,15 @@ def test_a_run_that_was_resumed_where_an_evaluation_was_due_may_be_resumed_once_
     """The checkpoint of an evaluation that was made up for is as good as one that was written while training."""
     spec = tiny_spec(parameters={"dropout": 0.1}, training=TRAINING | {"evaluate_every": 1.0})
     moved = Machines(spec, tmp_path / "moved")
-    undisturbed = train_run(spec, tmp_path / "undisturbed")
+    undisturbed, copies = train_run(spec, tmp_path / "undisturbed"), list[Path]()
 
-    def first_step(step: int, total: int) -> None:
-        raise Leave
+    def keep(progress: Progress) -> None:
+        copies.append(Path(shutil.copytree(progress.checkpoint or "", tmp_path / f"kept-{len(copies)}")))
 
     with pytest.raises(Leave):
-        train_run(spec, tmp_path / "one", report=moved._report, on_step=lambda step, total: moved._step(step, 3))
-    copies: list[Path] = []
+        train_run(spec, tmp_path / "one", report=moved._report, on_step=leave_at(3))
     with pytest.raises(Leave):
-        train_run(
-            spec,
-            tmp_path / "two",
-            resume_from=moved.left[0],
-            report=lambda progress: copies.append(
-                Path(shutil.copytree(progress.checkpoint or "", tmp_path / f"kept-{len(copies)}"))
-            ),
-            on_step=first_step,
-        )
+        train_run(spec, tmp_path / "two", resume_from=moved.left[0], report=keep, on_step=leave_at(4))
     evaluated, left = copies
     assert json.loads((evaluated / "state.json").read_text())["step"] == 3
     assert json.loads((left / "state.json").read_text())["step"] == 4

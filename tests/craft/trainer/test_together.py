@@ -24,6 +24,7 @@ from craft.trainer.loop import cut_share
 from craft.trainer.training import train_run
 from orchestrator.plan.ways import WHOLE
 from tests.craft.methods.cases import CASES, TYPES, Case
+from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
 from tests.word_pairs import colours
 
@@ -73,8 +74,8 @@ PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
 )
 def test_two_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, name: str, way: Way) -> None:
     spec = spec_of(tiny_spec, name, SUBJECTS[name])
-    watch, alone = Watch(tmp_path), []
-    one = watch(spec, tmp_path / "alone", report=lambda progress: alone.extend(progress.points))
+    watch = Watch(tmp_path)
+    one, alone = train_watched(spec, tmp_path / "alone", watch)
     assert watch.shares() == [1]
     two, together = train_several(spec, tmp_path, 2, way, watch)
     assert len(together) == len(alone)
@@ -99,8 +100,8 @@ def spec_of(tiny_spec: MakeSpec, name: str, case: Case) -> RunSpec:
 def test_four_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, way: Way) -> None:
     # The last step of an epoch has 3 examples, so one process repeats an example that does not count.
     training = {"max_steps": 6, "train_examples": 19, "batch_size": 2, "gradient_accumulation": 4, "evaluate_every": "end"}
-    spec, alone = tiny_spec(method="lora", training=training | {"learning_rate": 1e-3}), list[dict[str, float]]()
-    train_run(spec, tmp_path / "alone", report=lambda progress: alone.extend(progress.points))
+    spec = tiny_spec(method="lora", training=training | {"learning_rate": 1e-3})
+    _, alone = train_watched(spec, tmp_path / "alone")
     _, together = train_several(spec, tmp_path, 4, way)
     assert len(together) == 6
     for first, second in zip(together, alone, strict=True):

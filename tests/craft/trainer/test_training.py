@@ -93,20 +93,17 @@ def test_selection_takes_the_best_evaluation_and_the_score_is_that_of_its_weight
     assert last.best_step == last.steps == progress[-1].step
 
 
-def test_two_checkpoints_stay_and_hold_no_base_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    train_run(tiny_spec(training={"evaluate_every": 0.5}), tmp_path)
-    folders = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
-    assert folders == ["checkpoint-12", "checkpoint-9"]
-    names = load_file(tmp_path / "checkpoint-12" / "trainable.safetensors").keys()
-    assert names
-    assert all("craft_" in name or "classifier" in name for name in names)
-    assert not any(path.name.startswith(".") for path in tmp_path.iterdir()), "nothing half-written stays"
-
-
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_found(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+def test_two_checkpoints_stay_without_base_weights_and_behind_a_damaged_one_the_other_is_found(
+    tiny_spec: MakeSpec, tmp_path: Path
+) -> None:
     spec = tiny_spec(training={"evaluate_every": 0.5})
     train_run(spec, tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-12", "checkpoint-9"]
     newest = tmp_path / "run" / "checkpoint-12"
+    names = load_file(newest / "trainable.safetensors").keys()
+    assert names
+    assert all("craft_" in name or "classifier" in name for name in names)
+    assert not any(path.name.startswith(".") for path in (tmp_path / "run").iterdir()), "nothing half-written stays"
     file = newest / "loop.pt"
     stored = file.read_bytes()
     file.write_bytes(stored[:-9] + bytes([stored[-9] ^ 1]) + stored[-8:])
@@ -120,14 +117,6 @@ def test_a_checkpoint_of_another_run_is_refused(tiny_spec: MakeSpec, tmp_path: P
     train_run(tiny_spec(training={"max_steps": 1}), tmp_path / "one")
     with pytest.raises(RunFailed, match="another run"):
         train_run(tiny_spec(seed=1, training={"max_steps": 1}), tmp_path / "two", resume_from=tmp_path / "one" / "checkpoint-1")
-
-
-def test_a_loss_that_is_not_finite_fails_at_its_step(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    spec = tiny_spec(method="lora", training={"learning_rate": 1e30, "max_grad_norm": 0, "warmup_ratio": 0})
-    with pytest.raises(RunFailed, match=r"diverged: the loss is (nan|inf) at step \d of 12") as caught:
-        train_run(spec, tmp_path)
-    assert "1e+30" in str(caught.value)
-    assert not (tmp_path / "adapter").exists()
 
 
 def test_an_error_while_scoring_is_not_called_a_divergence(

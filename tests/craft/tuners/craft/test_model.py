@@ -20,11 +20,7 @@ from craft.factors.hosvd import hosvd
 from craft.tuners.craft.equation import dropout_masks
 from craft.tuners.craft.layer import CraftLinear
 from craft.tuners.craft.lora import to_lora
-from tests.craft.tuners.craft.test_peft_contract import IDS, TinyModel, config, hidden, move_j
-
-
-def adapted(model: Any, **settings: Any) -> Any:
-    return get_peft_model(model, config(**settings))
+from tests.craft.tuners.craft.test_peft_contract import IDS, TinyModel, adapted, hidden, move_j
 
 
 def paper_model(model: Any, scaling: float = 1.0) -> tuple[Callable[[], Tensor], list[Tensor]]:
@@ -77,8 +73,6 @@ def test_equals_the_weight_form_in_value_and_gradient(
         tuner = model.base_model
         for stack in tuner.craft_J["default"].stacks.values():
             stack.set_factors(hosvd(_weights(tuner.model, stack), stack.ranks, dtype=dtype))
-    model.eval()
-    move_j(model)
     forward, matrices = paper_model(model, scaling=0.7)
     ours, theirs = hidden(model), forward()
     scale = float(theirs.detach().abs().max())
@@ -104,14 +98,14 @@ def _weights(model: Any, stack: Any) -> list[Tensor]:
 def test_is_the_base_model_bit_for_bit_at_the_identity(family: str, dtype: torch.dtype, tiny_model: TinyModel) -> None:
     model = tiny_model(family, dtype).eval()
     expected = hidden(model)
-    model = adapted(model, init_epsilon=0.0, projections=("q", "k", "v", "o", "up", "down")).eval()
+    model = adapted(model, amount=0.0, init_epsilon=0.0, projections=("q", "k", "v", "o", "up", "down"))
     assert torch.equal(hidden(model), expected)
     model.train()
     assert torch.equal(hidden(model), expected)
 
 
 def test_starts_near_the_identity_by_its_seed(tiny_model: TinyModel) -> None:
-    starts = [adapted(tiny_model("bert"), init_seed=seed).base_model.craft_J.state_dict() for seed in (3, 3, 4)]
+    starts = [adapted(tiny_model("bert"), amount=0.0, init_seed=seed).base_model.craft_J.state_dict() for seed in (3, 3, 4)]
     assert all(torch.equal(starts[0][key], starts[1][key]) for key in starts[0])
     assert not any(torch.equal(starts[0][key], starts[2][key]) for key in starts[0])
     noise = torch.cat([(value - torch.eye(len(value))).flatten() for value in starts[0].values()])
@@ -153,14 +147,11 @@ def test_target_modules_as_peft_understands_them(form: str, tiny_model: TinyMode
     assert sum("pooler" not in name for name in tuner.targeted_module_names) == inner
     if form != "all-linear":
         assert sorted(tuner.craft_J["default"].stacks) == ["query", "value"]
-    move_j(model)
     assert torch.isfinite(hidden(model)).all()
 
 
 def test_dropout_draws_masks_once_a_forward(tiny_model: TinyModel) -> None:
-    model = adapted(tiny_model("llama"), dropout=0.3)
-    move_j(model)
-    model.train()
+    model = adapted(tiny_model("llama"), dropout=0.3).train()
     torch.manual_seed(5)
     first = hidden(model)
     stack = model.base_model.craft_J["default"].stacks["q"]
@@ -185,8 +176,7 @@ def save(model: Any, folder: Path) -> Path:
 
 @pytest.mark.parametrize("save_factors", [False, True])
 def test_reload_gives_equal_outputs(save_factors: bool, family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
-    model = adapted(tiny_model(family), save_factors=save_factors).eval()
-    move_j(model)
+    model = adapted(tiny_model(family), save_factors=save_factors)
     folder, expected = save(model, tmp_path), hidden(model)
     for how in ({"low_cpu_mem_usage": False}, {"low_cpu_mem_usage": True}, {"adapter_name": "other"}):
         assert torch.equal(hidden(PeftModel.from_pretrained(tiny_model(family), folder, **how)), expected), how
@@ -205,8 +195,7 @@ def test_factors_that_came_out_differently_are_refused(
     tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, carrying = tmp_path / "plain", tmp_path / "carrying"
-    model = adapted(tiny_model("bert")).eval()
-    move_j(model)
+    model = adapted(tiny_model("bert"))
     save(model, plain)
     model.peft_config["default"].save_factors = True
     save(model, carrying)
@@ -262,8 +251,7 @@ def test_one_rate_serves_all_ranks_and_the_head_has_its_own(tiny_model: TinyMode
 
 @pytest.mark.parametrize("projections", [("q", "v"), ("q", "k", "v", "o")])
 def test_lora_export_is_exact(projections: tuple[str, ...], family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
-    model = adapted(tiny_model(family), projections=projections, scaling=1.3).eval()
-    move_j(model)
+    model = adapted(tiny_model(family), projections=projections, scaling=1.3)
     folder = to_lora(model, tmp_path / "lora")
     lora = PeftModel.from_pretrained(tiny_model(family), folder).eval()
     assert isinstance(lora.peft_config["default"], LoraConfig)

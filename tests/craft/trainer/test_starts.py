@@ -1,7 +1,8 @@
-"""Where a head starts: the fit against scikit-learn's own answers, and what is shared."""
+"""Where a run starts: its head, by a fit against scikit-learn's own answers; its adapter, from another task's but the head."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,28 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from craft.factors.store import StoreWarning
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.models import Base
-from craft.models.loading import load_model
+from craft.models.loading import head_names, is_head, load_model
+from craft.results import RunFailed
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.scorer import predict
+from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
 from craft.trainer import head_start
-from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
 from orchestrator.commands.train import list_store
+from tests.craft.methods.cases import CASES
+from tests.craft.trainer.same import interrupted
 from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
 N = 60
+SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24}
 STILL = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}
 """All weights stay as they start."""
 
@@ -204,3 +212,77 @@ def test_a_task_in_words_has_no_start() -> None:
     run = {"model": "m", "task": "commonsense", "method": "lora"}
     keys = {RunSpec(**run, training={"head_start": start}).key for start in ("random", "labels", "probe")}
     assert keys == {RunSpec.model_validate(run).key}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [*("craft", "pissa", "full"), *(pytest.param(name, marks=pytest.mark.slow) for name in ("lora", "adalora", "houlsby"))],
+)
+def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str
+) -> None:
+    own = {"method": method, "parameters": CASES[method].parameters, "training": SHORT}
+    source = tiny_spec(**own, **word_pairs(tmp_path, "classification"))
+    adapter = train_run(source, tmp_path / "source").adapter
+    spec = tiny_spec(**own, warm_start={"run": source.key, "adapter": str(adapter)})
+    row = METHODS[method]
+    base = load_model(Base(spec.model, "classification", ("negative", "positive")), seed=3)
+    model = row.build(base, row.parameters.model_validate(spec.parameters), BuildContext("SEQ_CLS", total_steps=3))
+    heads = head_names(model)
+    fresh = {name: weight.detach().clone() for name, weight in model.named_parameters() if is_head(name, heads)}
+    assert spec.warm_start is not None
+    start_from(model, spec.warm_start, spec)
+    learnt, _ = load_adapter(adapter)
+    theirs = dict(learnt.named_parameters())
+    ours = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for name, weight in ours.items():
+        if is_head(name, heads):
+            assert torch.equal(weight, fresh[name]), f"{name} is the task's own"
+        else:
+            assert torch.equal(weight, theirs[name]), name
+
+
+def test_the_key_holds_whose_adapter_it_is_and_not_where_it_lies(tiny_spec: MakeSpec) -> None:
+    first, second = "0123456789abcdef", "0123456789abcde0"
+    starts = (None, {"run": first}, {"run": first, "adapter": "/somewhere"}, {"run": second})
+    keys = {tiny_spec(warm_start=start).key for start in starts}
+    assert tiny_spec().key in keys
+    assert len(keys) == 3
+
+
+def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    source = tiny_spec(training=SHORT, **word_pairs(tmp_path, "classification"))
+    adapter = train_run(source, tmp_path / "source").adapter
+    settings = SHORT | {"evaluate_every": 0.4, "weight_decay": 10.0}
+    spec = tiny_spec(training=settings, warm_start={"run": source.key, "adapter": str(adapter)})
+    whole = train_run(spec, tmp_path / "whole")
+    assert whole.facts["warm_start"] == source.key
+    cold = train_run(spec.model_copy(update={"warm_start": None}), tmp_path / "cold")
+    assert not torch.equal(first_of(whole.adapter), first_of(cold.adapter))
+    checkpoint = interrupted(spec, tmp_path / "cut")
+    shutil.rmtree(tmp_path / "source")
+    elsewhere = spec.model_copy(update={"warm_start": WarmStart(run=source.key)})
+    again = train_run(elsewhere, tmp_path / "again", resume_from=checkpoint)
+    assert again.metrics == whole.metrics
+    assert torch.equal(first_of(whole.adapter), first_of(again.adapter))
+
+
+def first_of(adapter: Path) -> torch.Tensor:
+    weights = load_file(adapter / "adapter_model.safetensors")
+    return next(weight for name, weight in weights.items() if "craft_J" in name)
+
+
+def test_what_cannot_be_started_from_is_refused_with_its_reason(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    source = tiny_spec(method="lora", training=SHORT, **word_pairs(tmp_path, "classification"))
+    adapter = train_run(source, tmp_path / "source").adapter
+
+    def refused(**changes: Any) -> str:
+        start = {"run": source.key, "adapter": str(adapter)} | changes.pop("start", {})
+        with pytest.raises(RunFailed) as caught:
+            train_run(tiny_spec(method="lora", training=SHORT, warm_start=start, **changes), tmp_path / "run")
+        return str(caught.value)
+
+    assert "no folder is given" in refused(start={"adapter": None})
+    assert "has no run.json" in refused(start={"adapter": str(tmp_path)})
+    assert f"of run {source.key}, not of 0123456789abcdef" in refused(start={"run": "0123456789abcdef"})
+    assert "another parameters" in refused(parameters={"rank": 4}).replace("has ", "")
