@@ -89,7 +89,7 @@ def _leaves(kind: Any) -> list[Any]:
 class Settings(BaseModel):
     """Base of everything a user writes: unknown keys are refused, values never change after they are checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
