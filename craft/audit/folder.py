@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peft import PeftModel, PeftType
+from transformers import PreTrainedTokenizerBase
 
 from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
@@ -26,9 +27,6 @@ from craft.tasks.files import read_rows
 from craft.tasks.task import Kind, Task
 from craft.trainer.adapter_folder import read_record, refuse_other_model
 from craft.words import format_bytes
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING, PeftType.MULTITASK_PROMPT_TUNING, PeftType.CPT}
 """Types that put vectors before the text, and change no weight."""

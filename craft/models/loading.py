@@ -10,23 +10,28 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
 from peft import PeftModel
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16, inputs_in_float32
 from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, gguf_notes, parts_of, resolve_model
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.task import Kind
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 SPREAD = "auto"
 """The device map by which accelerate divides a model among GPUs."""
@@ -244,8 +249,6 @@ def keep_head_in_float32(model: nn.Module) -> None:
 
 def model_class(name: str, kind: Kind, config: PreTrainedConfig) -> Any:
     """Returns the class of transformers that puts a task's head on the model. Raises ModelUnsuited."""
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
     if kind != "generation":
         return AutoModelForSequenceClassification
     if config.is_encoder_decoder:

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
 
 from craft.models.files import model_digest
 from craft.settings import GenerationSettings
+from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED, Form, shorten
 from craft.tasks.prompts import encode as encode_taught
 from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from craft.spec import RunSpec
-
 
 Example = dict[str, Any]
 _PIECE = 2048

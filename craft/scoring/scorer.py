@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
+from transformers import PreTrainedTokenizerBase
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
@@ -37,14 +38,10 @@ from craft.scoring.predictions import (
     write_predictions,
 )
 from craft.scoring.words import WordScorer
+from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.splits import Splits, load_splits
 from craft.tasks.task import Kind, Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from craft.spec import RunSpec
 
 
 def predict(
