@@ -243,7 +243,6 @@ class CustomTask(Settings):
 
     @property
     def parts(self) -> list[str | HubSplit]:
-        """Its files and splits."""
         return [part for part in (self.train, self.validation) if part is not None]
 
     @model_validator(mode="after")
@@ -310,6 +309,10 @@ class DataSettings(Settings):
         True,
         description="Equal texts, and SST-2's phrases of a sentence, stay in one split.",
     )
+
+    def own(self, task: str) -> CustomTask | None:
+        """Returns the settings of the task `custom/NAME`; None if it is no own task."""
+        return self.custom.get(task.removeprefix("custom/")) if task.startswith("custom/") else None
 
 
 class WarmStart(Settings):
