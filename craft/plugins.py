@@ -54,7 +54,6 @@ class Plugin:
 
     @property
     def record(self) -> dict[str, str]:
-        """What a sweep's record says of it."""
         return {"version": self.version, "sha256": self.sha256}
 
 

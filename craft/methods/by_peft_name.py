@@ -114,7 +114,6 @@ def config_model(peft_type: str) -> type[Settings]:
 
 
 def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
-    """Makes PEFT's configuration of a type."""
     theirs = config_classes()[peft_type]
     try:
         with warnings.catch_warnings():
@@ -218,7 +217,6 @@ class PeftParameters(Settings):
 
 
 def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -> nn.Module:
-    """Puts the tuner on `model`."""
     from craft.models.loading import head_names, trained_weights
     from craft.models.projections import target_modules
 
@@ -254,7 +252,6 @@ def put_on(model: nn.Module, peft_type: str, config: Callable[[], Any]) -> nn.Mo
 
     if not is_meta(model):
         return _put(model, config(), peft_type)
-    config()
     for place, has_numbers in ((None, False), ("cpu", False), ("cpu", True)):
         try:
             with torch.device(place) if place else nullcontext():
