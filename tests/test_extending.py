@@ -168,10 +168,12 @@ def test_a_plugin_that_fails_is_an_error_before_anything_trains(tmp_path: Path, 
         ("absent.py", "there is no file absent.py, neither next to the sweep file nor here"),
         ("absent", "no such module on Python's path, and no file absent.py"),
         ("json.py", "has the name of another module, json: rename the file"),
+        ("my.own.py", "my.own.py: a plugin file has a Python name"),
     ],
 )
 def test_a_plugin_that_is_not_there(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "json.py").write_text("")
+    for file in ("json.py", "my.own.py"):
+        (tmp_path / file).write_text("")
     with pytest.raises(SweepError, match=message):
         load_sweep(sweep_file(tmp_path, name))
 
