@@ -258,6 +258,9 @@ class CustomTask(Settings):
             fits = bool(self.text and self.label) and not {"prompt", "response", "messages"} & {*said}
             in_words = "prompt" in said or "messages" in said
             needed = "text and label" + (", and kind: generation for prompt, response or messages" if in_words else "")
+        named = [*self.text, self.label, *self.prompt, self.response]
+        if twice := {name for name in named if name is not None and named.count(name) > 1}:
+            raise ValueError(f"each column once: {', '.join(map(repr, sorted(twice)))} is named twice")
         if not fits:
             raise ValueError(f"kind: {self.kind} needs the columns {needed}; given: {', '.join(said) or 'none'}")
         return self
