@@ -78,6 +78,8 @@ def audit_adapter(
     """
     if not 0 < within <= 100:
         raise ValueError(f"within {within:g}: points of the score, above 0 and at most 100")
+    if not 0 < sure < 1:
+        raise ValueError(f"sure {sure:g}: a probability, above 0 and below 1")
     with tempfile.TemporaryDirectory(prefix="craft-audit-") as scratch, isolate_process(), quiet_libraries():
         if not isinstance(adapter, str | Path):
             adapter.save_pretrained(f"{scratch}/adapter")

@@ -36,6 +36,12 @@ def test_points_that_are_none_are_refused_at_once(within: float, tmp_path: Path)
         audit_adapter(tmp_path, Data("rows.csv"), within=within)
 
 
+@pytest.mark.parametrize("sure", [float("nan"), 0, 1])
+def test_a_probability_that_is_none_or_certain_is_refused_at_once(sure: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="above 0 and below 1"):
+        audit_adapter(tmp_path, Data("rows.csv"), sure=sure)
+
+
 def test_what_is_more_than_a_change_of_weights_is_refused(
     tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
