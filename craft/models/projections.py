@@ -159,7 +159,8 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
         )
     stacks: Stacks = {}
     for path, layers in groups.items():
-        stacks.update(_grouped(_short(path, groups), layers))
+        end = _shortest_end(path, [other for other in groups if other != path])
+        stacks.update(_grouped(end.replace(".", "-"), layers))
     return stacks
 
 
@@ -172,19 +173,9 @@ def target_modules(model: nn.Module, names: Sequence[str], layers: int | Sequenc
     """
     stacks = find_projections(model, names, layers=layers)
     paths = dict.fromkeys(layer.module_name for stack in stacks.values() for layer in stack)
-    every = [name for name, _ in model.named_modules()]
-    suffixes: dict[str, None] = {}
-    for path in paths:
-        parts = path.split(".")
-        for start in range(len(parts) - 1, -1, -1):
-            suffix = ".".join(parts[start:])
-            ambiguous = [name for name in every if (name == suffix or name.endswith(f".{suffix}")) and name not in paths]
-            if not ambiguous and not any(word.isdigit() for word in parts[start:]):
-                suffixes[suffix] = None
-                break
-        else:
-            suffixes[path] = None
-    return list(suffixes)
+    others = [name for name, _ in model.named_modules() if name not in paths]
+    ends = {path: _shortest_end(path, others) for path in paths}
+    return [*dict.fromkeys(path if layer_number(end) >= 0 else end for path, end in ends.items())]
 
 
 def linear_modules(model: nn.Module) -> dict[str, tuple[int, int]]:
@@ -252,13 +243,11 @@ def _without_digits(path: str) -> str:
     return ".".join(word for word in path.split(".") if not word.isdigit())
 
 
-def _short(path: str, paths: Iterable[str]) -> str:
+def _shortest_end(path: str, others: Sequence[str]) -> str:
+    """Returns the shortest end of a path that is the end of no other; the whole path if each is."""
     parts = path.split(".")
-    for start in range(len(parts) - 1, 0, -1):
-        suffix = ".".join(parts[start:])
-        if not any(other != path and f".{other}".endswith(f".{suffix}") for other in paths):
-            return suffix.replace(".", "-")
-    return path.replace(".", "-")
+    ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), path)
 
 
 def _called(model: nn.Module) -> str:
