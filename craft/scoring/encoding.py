@@ -193,9 +193,10 @@ def encode_texts(
             texts = encode_taught(
                 tokenizer, contexts, responses, max_length=max_length, loss=settings.loss, special=not form.templated
             )
-            for text in filter(lambda text: text.teaches, texts):
-                arrays.append(np.asarray(text.tokens, dtype=np.int32))
-                starts.append(text.start)
+            for text in texts:
+                if text.start < len(text.tokens):  # a batch without a token in the loss would have a loss of NaN
+                    arrays.append(np.asarray(text.tokens, dtype=np.int32))
+                    starts.append(text.start)
         if not starts:
             raise ValueError(
                 f"none of {len(split)} texts has any of its response within max_length {max_length}: there is nothing to "
