@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator, Encoded, describe_reading, encode, longest_input, token_key
-from craft.scoring.passes import compute_by_length, eval_mode, token_loss
+from craft.scoring.passes import compute_by_length, eval_mode
 from craft.scoring.predictions import (
     CREDITS,
     PREDICTIONS_FILE,
@@ -64,12 +64,11 @@ def predict(
     return restored
 
 
-# Sums over examples (tokens for a language model). The caller divides by the number in one optimizer step, so that the step
-# does not depend on how it is cut into micro-batches.
+# Sums over examples, of a task head; `craft.scoring.passes.token_loss` is that of a language model. The caller divides by the
+# number in one optimizer step, so that the step does not depend on how it is cut into micro-batches.
 LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "classification": lambda outputs, labels: functional.cross_entropy(outputs.float(), labels, reduction="sum"),
     "regression": lambda outputs, labels: functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum"),
-    "generation": token_loss,
 }
 
 

@@ -21,7 +21,7 @@ from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.encoding import Collator, Encoded, encode, longest_input, places_in_loss, positions, token_key
 from craft.scoring.generation import generate
-from craft.scoring.passes import can_choose, loss_at, token_loss
+from craft.scoring.passes import can_choose, token_loss
 from craft.scoring.scorer import predict, splits_of
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
@@ -53,7 +53,7 @@ def agree(model: nn.Module) -> None:
     for places in (None, places_in_loss(labels)):
         model.zero_grad()
         torch.manual_seed(0)
-        loss = token_loss(model(**inputs).logits, labels) if places is None else loss_at(model, inputs, labels, places)
+        loss = token_loss(model, inputs, labels, places)
         loss.backward()
         found.append((loss.detach(), {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}))
     (loss, gradients), (chosen, theirs) = found
