@@ -68,14 +68,6 @@ ProjectionMap = Annotated[dict[str, str], AfterValidator(_patterns)]
 """Word -> end of the path of a linear module, for models with a layout that `craft.models.projections.LAYOUTS` lacks."""
 
 
-def number_instead(value: Any, kind: Any) -> str | None:
-    """Says what a value must be that is true or false where its type has numbers alone, since pydantic takes true for 1."""
-    kinds = _leaves(kind) if _holds_bool(value) else []
-    if bool in kinds or Any in kinds or any(isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in kinds):
-        return None
-    return "a number, not true or false" if float in kinds else "a whole number, not true or false" if int in kinds else None
-
-
 def _holds_bool(value: Any) -> bool:
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return isinstance(value, bool) or any(map(_holds_bool, values))
@@ -94,8 +86,14 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if wanted := number_instead(value, cls.model_fields[str(info.field_name)].annotation):
-            raise PydanticCustomError("number_type", "Input should be {wanted}", {"wanted": wanted})
+        """Refuses true and false where a type has numbers alone, since pydantic takes true for 1."""
+        kinds = _leaves(cls.model_fields[str(info.field_name)].annotation) if _holds_bool(value) else []
+        takes_it = (
+            bool in kinds or Any in kinds or any(isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in kinds)
+        )
+        if (float in kinds or int in kinds) and not takes_it:
+            number = "number" if float in kinds else "whole number"
+            raise PydanticCustomError("number_type", "Input should be a {number}, not true or false", {"number": number})
         return value
 
 
