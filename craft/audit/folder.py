@@ -38,7 +38,7 @@ STAYS = ("gaussian", "eva", "orthogonal", "mica")
 """Values of LoRA's `init_lora_weights` by which the base stays as it is."""
 VOCABULARY = 2**28
 """The most bytes of a tokenizer's file."""
-_HEAD = re.compile(r"base_model\.model\.(score|\w*classifier|classification_head)(\.out_proj)?\.weight")
+_HEAD = re.compile(r"base_model\.model\.(score|(?!pre_)\w*classifier|classification_head)(\.out_proj)?\.weight")
 _VOCABULARY = re.compile(r"base_model\.model\..*(embed_tokens|wte|word_embeddings)\.(weight|base_layer\.weight)")
 
 
