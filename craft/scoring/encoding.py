@@ -218,11 +218,11 @@ _TOLD = 0.01
 
 def describe_unknown(tokens: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
     """Says which share of tokens the tokenizer does not know, if that is one in a hundred or more."""
-    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    if tokenizer.unk_token_id is None or tokenizer.unk_token_id in special:
+    unknown, added = tokenizer.unk_token_id, (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    if unknown is None or unknown in added:  # OPT has one token for all three, and begins each text with it
         return
-    ordinary = tokens[~np.isin(tokens, [*special])]
-    share = float(np.mean(ordinary == tokenizer.unk_token_id)) if len(ordinary) else 0.0
+    ordinary = tokens[~np.isin(tokens, [*({*tokenizer.all_special_ids} - {unknown})])]
+    share = float(np.mean(ordinary == unknown)) if len(ordinary) else 0.0
     if share >= _TOLD:
         yield f"{100 * share:.0f} % of the tokens are unknown to this tokenizer: take a model of these texts' language"
 
