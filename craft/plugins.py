@@ -54,7 +54,6 @@ class Plugin:
 
     @property
     def record(self) -> dict[str, str]:
-        """What a sweep's record says of it."""
         return {"version": self.version, "sha256": self.sha256}
 
 
@@ -124,12 +123,12 @@ def _load(name: str, folders: Sequence[Path]) -> Plugin:
     digest = hashlib.sha256(text.encode()).hexdigest()
     if (earlier := LOADED.get(file.stem)) is not None and earlier.sha256 == digest:
         return earlier
-    other = sys.modules[file.stem].__spec__ if file.stem in sys.modules else find_spec(file.stem)
-    if earlier is None and other is not None and not (other.origin and file.samefile(other.origin)):
-        raise PluginError(f"plugin {file} has the name of another module, {file.stem}: rename the file")
     if not file.stem.isidentifier() or len(text.encode()) > LARGEST:
         rule = f"a plugin file has a Python name and at most {LARGEST:,} bytes"
         raise PluginError(f"plugin {file}: {rule}; install larger ones as a package on every machine")
+    other = sys.modules[file.stem].__spec__ if file.stem in sys.modules else find_spec(file.stem)
+    if earlier is None and other is not None and not (other.origin and file.samefile(other.origin)):
+        raise PluginError(f"plugin {file} has the name of another module, {file.stem}: rename the file")
     return _run_text(Plugin(file.stem, "", digest, text), str(file))
 
 

@@ -68,14 +68,6 @@ ProjectionMap = Annotated[dict[str, str], AfterValidator(_patterns)]
 """Word -> end of the path of a linear module, for models with a layout that `craft.models.projections.LAYOUTS` lacks."""
 
 
-def number_instead(value: Any, kind: Any) -> str | None:
-    """Says what a value must be that is true or false where its type has numbers alone, since pydantic takes true for 1."""
-    kinds = _leaves(kind) if _holds_bool(value) else []
-    if bool in kinds or Any in kinds or any(isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in kinds):
-        return None
-    return "a number, not true or false" if float in kinds else "a whole number, not true or false" if int in kinds else None
-
-
 def _holds_bool(value: Any) -> bool:
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return isinstance(value, bool) or any(map(_holds_bool, values))
@@ -89,13 +81,19 @@ def _leaves(kind: Any) -> list[Any]:
 class Settings(BaseModel):
     """Base of everything a user writes: unknown keys are refused, values never change after they are checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if wanted := number_instead(value, cls.model_fields[str(info.field_name)].annotation):
-            raise PydanticCustomError("number_type", "Input should be {wanted}", {"wanted": wanted})
+        """Refuses true and false where a type has numbers alone, since pydantic takes true for 1."""
+        kinds = _leaves(cls.model_fields[str(info.field_name)].annotation) if _holds_bool(value) else []
+        takes_it = (
+            bool in kinds or Any in kinds or any(isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in kinds)
+        )
+        if (float in kinds or int in kinds) and not takes_it:
+            number = "number" if float in kinds else "whole number"
+            raise PydanticCustomError("number_type", "Input should be a {number}, not true or false", {"number": number})
         return value
 
 
@@ -243,7 +241,6 @@ class CustomTask(Settings):
 
     @property
     def parts(self) -> list[str | HubSplit]:
-        """Its files and splits."""
         return [part for part in (self.train, self.validation) if part is not None]
 
     @model_validator(mode="after")
@@ -259,6 +256,9 @@ class CustomTask(Settings):
             fits = bool(self.text and self.label) and not {"prompt", "response", "messages"} & {*said}
             in_words = "prompt" in said or "messages" in said
             needed = "text and label" + (", and kind: generation for prompt, response or messages" if in_words else "")
+        named = [*self.text, self.label, *self.prompt, self.response]
+        if twice := {name for name in named if name is not None and named.count(name) > 1}:
+            raise ValueError(f"each column once: {', '.join(map(repr, sorted(twice)))} is named twice")
         if not fits:
             raise ValueError(f"kind: {self.kind} needs the columns {needed}; given: {', '.join(said) or 'none'}")
         return self
@@ -310,6 +310,10 @@ class DataSettings(Settings):
         True,
         description="Equal texts, and SST-2's phrases of a sentence, stay in one split.",
     )
+
+    def own(self, task: str) -> CustomTask | None:
+        """Returns the settings of the task `custom/NAME`; None if it is no own task."""
+        return self.custom.get(task.removeprefix("custom/")) if task.startswith("custom/") else None
 
 
 class WarmStart(Settings):

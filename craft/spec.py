@@ -68,14 +68,11 @@ class RunSpec(Settings):
 
     @property
     def _kind(self) -> str | None:
-        if self.task.startswith("custom/"):
-            custom_task = self.data.custom.get(self.task.removeprefix("custom/"))
-            return custom_task.kind if custom_task else None
-        return TASKS[self.task].kind if self.task in TASKS else None
+        task = self.data.own(self.task) or TASKS.get(self.task)
+        return task.kind if task else None
 
     @property
     def row(self) -> Method:
-        """The row of its method."""
         return find_method(self.method)
 
     @property

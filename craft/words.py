@@ -104,4 +104,4 @@ def list_some(names: Sequence[str], most: int, between: str = ", ") -> str:
 
 def percent(probability: float) -> str:
     """Writes a probability: `7 %`, `under 1 %`."""
-    return "under 1 %" if probability < 0.005 else "over 99 %" if probability > 0.995 else f"{100 * probability:.0f} %"
+    return "under 1 %" if probability <= 0.005 else "over 99 %" if probability >= 0.995 else f"{100 * probability:.0f} %"

@@ -166,10 +166,11 @@ def test_a_changed_plugin_is_named_on_resuming(tmp_path: Path) -> None:
         ("absent.py", "", "there is no file absent.py, neither next to the sweep file nor here"),
         ("absent", "", "no such module on Python's path, and no file absent.py"),
         ("json.py", "", "has the name of another module, json: rename the file"),
+        ("my.own.py", "", "my.own.py: a plugin file has a Python name"),
     ],
 )
 def test_a_plugin_that_fails_is_an_error_before_anything_trains(tmp_path: Path, name: str, text: str, message: str) -> None:
-    for file in ("mine.py", "json.py"):
+    for file in ("mine.py", "json.py", "my.own.py"):
         (tmp_path / file).write_text(text)
     with pytest.raises(SweepError, match=rf"own\.yaml:3: plugins\.0: .*{message}"):
         load_sweep(sweep_file(tmp_path, name))

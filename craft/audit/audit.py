@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from peft import PeftModel
@@ -78,6 +78,8 @@ def audit_adapter(
     """
     if not 0 < within <= 100:
         raise ValueError(f"within {within:g}: points of the score, above 0 and at most 100")
+    if not 0 < sure < 1:
+        raise ValueError(f"sure {sure:g}: a probability, above 0 and below 1")
     with tempfile.TemporaryDirectory(prefix="craft-audit-") as scratch, isolate_process(), quiet_libraries():
         if not isinstance(adapter, str | Path):
             adapter.save_pretrained(f"{scratch}/adapter")
@@ -93,7 +95,7 @@ class _Auditor:
     def __init__(self, folder: Folder, data: Data, scratch: Path, tell: Tell) -> None:
         self._folder, self._scratch, self._tell, self._tokenizer = folder, scratch, tell, folder.tokenizer()
         self._form: str | None = None
-        self._whole, self._cut_model = folder, None  # what is cut, and the model that has it
+        self._whole, self._cut_model = folder, cast(Any, None)  # what is cut, and the model that has it
         self._scored, self._left, self._told = 0, 2 + len(SHARES), time.monotonic()
         self._read(as_trained(folder, data))
         if data.held_out is None:
@@ -150,7 +152,7 @@ class _Auditor:
     def _read_changes(self) -> tuple[Any, Changes]:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
         folder, task, pad = self._folder, self._task, self._tokenizer.pad_token_id
-        model, stored = self._load(folder), folder.moves_base
+        model, stored = folder.load(task.kind, task.labels, pad), folder.moves_base
         base = load_model(Base(folder.base, task.kind, task.labels, folder.revision, pad_token_id=pad)) if stored else None
         changes = changes_of(model, base)
         if (cut := folder.cut) is not None:  # of low-rank matrices the model has the products
@@ -159,7 +161,7 @@ class _Auditor:
             self._cut_model = model
             return model, changes
         self._whole = write_lora(folder, changes, self._scratch / "whole")
-        self._cut_model = self._load(self._whole)
+        self._cut_model = self._whole.load(task.kind, task.labels, pad)
         check_change(model, self._cut_model)
         if not stored:
             return model, changes
@@ -199,9 +201,6 @@ class _Auditor:
         )
         self._form = forms[bool(plain)]
         self._read(replace(data, plain=bool(plain)))
-
-    def _load(self, folder: Folder) -> Any:
-        return folder.load(self._task.kind, self._task.labels, self._tokenizer.pad_token_id)
 
     def _size(self, imported: Path, budget: int, uncut: Answers) -> Size | None:
         try:

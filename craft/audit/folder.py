@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peft import PeftModel, PeftType
+from transformers import PreTrainedTokenizerBase
 
 from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
@@ -27,9 +28,6 @@ from craft.tasks.task import Kind, Task
 from craft.trainer.adapter_folder import read_record, refuse_other_model
 from craft.words import format_bytes
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING, PeftType.MULTITASK_PROMPT_TUNING, PeftType.CPT}
 """Types that put vectors before the text, and change no weight."""
 TASKS = ("SEQ_CLS", "CAUSAL_LM", None)
@@ -40,7 +38,7 @@ STAYS = ("gaussian", "eva", "orthogonal", "mica")
 """Values of LoRA's `init_lora_weights` by which the base stays as it is."""
 VOCABULARY = 2**28
 """The most bytes of a tokenizer's file."""
-_HEAD = re.compile(r"base_model\.model\.(score|\w*classifier|classification_head)(\.out_proj)?\.weight")
+_HEAD = re.compile(r"base_model\.model\.(score|(?!pre_)\w*classifier|classification_head)(\.out_proj)?\.weight")
 _VOCABULARY = re.compile(r"base_model\.model\..*(embed_tokens|wte|word_embeddings)\.(weight|base_layer\.weight)")
 
 

@@ -78,7 +78,6 @@ class Difference:
 
 
 def compare_answers(first: Answers, second: Answers) -> Difference:
-    """Compares the answers of two models to the same rows."""
     mean, graded = second.score() - first.score(), len(first) if METRICS[first.metric].graded else math.inf
     if first.metric in ROW_SHARES:
         right = [answers.sides[0] == answers.sides[1] for answers in (first, second)]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import (
     AfterValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -83,20 +82,15 @@ def find_type(name: str) -> str:
     peft_type = name.upper()
     if peft_type in CANNOT:
         raise ValueError(f"{peft_type} cannot train here: {CANNOT[peft_type]}")
-    if peft_type not in _config_classes():
+    if peft_type not in config_classes():
         import peft
 
-        able = _config_classes().keys() - CANNOT
+        able = config_classes().keys() - CANNOT
         raise ValueError(
             f"PEFT {peft.__version__}, which is installed, has no type {name!r}.{nearest(name, able)} Types that train here: "
             f"{', '.join(sorted(able))}"
         )
     return peft_type
-
-
-def config_class(peft_type: str) -> Any:
-    """Returns PEFT's configuration class of a type."""
-    return _config_classes()[peft_type]
 
 
 @cache
@@ -107,20 +101,20 @@ def config_model(peft_type: str) -> type[Settings]:
     """
     from craft.models.adapters import declared_types
 
-    theirs = config_class(peft_type)
+    theirs = config_classes()[peft_type]
     hints = declared_types(theirs)
     keys: dict[str, Any] = {}
     for item in fields(theirs):
         if item.init and item.name not in _SET_ELSEWHERE:
-            check = _check(peft_type, item.name, hints.get(item.name, Any), None if item.default is MISSING else item.default)
+            default = None if item.default is MISSING else item.default
+            check = partial(_check, peft_type, item.name, hints.get(item.name, Any), default)
             about = str(item.metadata.get("help") or "")
             keys[item.name] = (Annotated[Any, AfterValidator(check)], Field(None, description=about))
-    return create_model(theirs.__name__, __base__=_Keys, **keys)
+    return create_model(theirs.__name__, __base__=Settings, **keys)
 
 
 def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
-    """Makes PEFT's configuration of a type."""
-    theirs = config_class(peft_type)
+    theirs = config_classes()[peft_type]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the same advice at every check of a file, and at every point of a plan
@@ -145,28 +139,19 @@ def unknown_key(peft_type: str, key: Any) -> str:
     if key in _SET_ELSEWHERE:
         return f"{key} is not given here: it {_SET_ELSEWHERE[key]}"
     keys = list(config_model(peft_type).model_fields)
-    name = config_class(peft_type).__name__
+    name = config_classes()[peft_type].__name__
     return f"unknown key {str(key)[:60]!r} of PEFT's {name}.{nearest(key, keys)} Its keys: {', '.join(keys)}"
 
 
-class _Keys(Settings):
-    model_config = ConfigDict(protected_namespaces=())
-
-
-def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any], Any]:
+def _check(peft_type: str, key: str, hint: Any, default: Any, value: Any) -> Any:
     from craft.models.adapters import wrong_type
 
-    def check(value: Any) -> Any:
-        refused, reason = REFUSED_SETTINGS.get((peft_type, key), ((), ""))
-        if value in refused:
-            raise ValueError(f"{key} {value!r} cannot be used here: {reason}")
-        if value is None and default is None:
-            return value
-        if wrong_type(key, hint, value):
-            raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_shown(hint)}")
-        return value
-
-    return check
+    refused, reason = REFUSED_SETTINGS.get((peft_type, key), ((), ""))
+    if value in refused:
+        raise ValueError(f"{key} {value!r} cannot be used here: {reason}")
+    if not (value is None and default is None) and wrong_type(key, hint, value):
+        raise ValueError(f"got {value!r}; PEFT's {config_classes()[peft_type].__name__} takes {_shown(hint)}")
+    return value
 
 
 def _shown(hint: Any) -> str:
@@ -175,7 +160,8 @@ def _shown(hint: Any) -> str:
 
 
 @cache
-def _config_classes() -> dict[str, Any]:
+def config_classes() -> dict[str, Any]:
+    """Returns PEFT's configuration class of each type of the installed PEFT, without our own types."""
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
     classes = {peft_type.value: config for peft_type, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
@@ -217,7 +203,7 @@ class PeftParameters(Settings):
 
     @model_validator(mode="after")
     def _one_way_to_name_modules(self) -> PeftParameters:
-        named, keys = "target_modules" in self.config, {item.name for item in fields(config_class(self.peft_type))}
+        named, keys = "target_modules" in self.config, {item.name for item in fields(config_classes()[self.peft_type])}
         able = self.peft_type not in OWN_TARGETS and "target_modules" in keys  # which may be linear maps
         if self.projections and (named or not able):
             why = "config.target_modules names the modules too; keep one" if named else f"{self.peft_type} adapts none"
@@ -231,7 +217,6 @@ class PeftParameters(Settings):
 
 
 def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -> nn.Module:
-    """Puts the tuner on `model`."""
     from craft.models.loading import head_names, trained_weights
     from craft.models.projections import target_modules
 
@@ -267,7 +252,6 @@ def put_on(model: nn.Module, peft_type: str, config: Callable[[], Any]) -> nn.Mo
 
     if not is_meta(model):
         return _put(model, config(), peft_type)
-    config()
     for place, has_numbers in ((None, False), ("cpu", False), ("cpu", True)):
         try:
             with torch.device(place) if place else nullcontext():

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Rank = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | Literal["all"]
 Triple = tuple[Rank, Rank, Rank]
 
-DEFAULT_RATE_SCALING: Literal["none", "rank"] = "none"
 REFERENCE_RANK = 64
 """The rank at which `rate_scaling: rank` changes nothing."""
 
@@ -36,7 +35,7 @@ class CraftParameters(Projected):
     scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
     init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1).")
     rate_scaling: Literal["none", "rank"] = Field(
-        DEFAULT_RATE_SCALING,
+        "none",
         description=f"`rank`: J2 and J3 learn at `learning_rate` x {REFERENCE_RANK} / their rank. `none`: all of J learns at "
         "`learning_rate`.",
     )

@@ -32,7 +32,6 @@ from craft.methods.method import (
     attaches,
     dropout_field,
     is_meta,
-    projections_field,
     rank_field,
     rank_label,
 )
@@ -83,9 +82,8 @@ def row(
     return Method(name, title, reference, build=build, label=rank_label, **settings)
 
 
-LORA: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS)
 _LORAS: tuple[Method, ...] = (
-    LORA,
+    row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS),
     row(
         "rslora",
         "rsLoRA",
@@ -189,8 +187,8 @@ class VeraParameters(Projected):
 
 
 class Ia3Parameters(Projected):
-    projections: Projections = projections_field(
-        "k", "v", "down", description="Rescaled projections; `down` is rescaled at its input."
+    projections: Projections = Field(
+        ("k", "v", "down"), min_length=1, description="Rescaled projections; `down` is rescaled at its input."
     )
 
 

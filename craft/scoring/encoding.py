@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
 
 from craft.models.files import model_digest
 from craft.settings import GenerationSettings
+from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED, Form, shorten
 from craft.tasks.prompts import encode as encode_taught
 from craft.tasks.splits import Splits, remembered
 from craft.tasks.task import Kind, Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from craft.spec import RunSpec
-
 
 Example = dict[str, Any]
 _PIECE = 2048
@@ -197,9 +193,10 @@ def encode_texts(
             texts = encode_taught(
                 tokenizer, contexts, responses, max_length=max_length, loss=settings.loss, special=not form.templated
             )
-            for text in filter(lambda text: text.teaches, texts):
-                arrays.append(np.asarray(text.tokens, dtype=np.int32))
-                starts.append(text.start)
+            for text in texts:
+                if text.start < len(text.tokens):  # a batch without a token in the loss would have a loss of NaN
+                    arrays.append(np.asarray(text.tokens, dtype=np.int32))
+                    starts.append(text.start)
         if not starts:
             raise ValueError(
                 f"none of {len(split)} texts has any of its response within max_length {max_length}: there is nothing to "
@@ -221,11 +218,11 @@ _TOLD = 0.01
 
 def describe_unknown(tokens: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
     """Says which share of tokens the tokenizer does not know, if that is one in a hundred or more."""
-    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    if tokenizer.unk_token_id is None or tokenizer.unk_token_id in special:
+    unknown, added = tokenizer.unk_token_id, (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    if unknown is None or unknown in added:  # OPT has one token for all three, and begins each text with it
         return
-    ordinary = tokens[~np.isin(tokens, [*special])]
-    share = float(np.mean(ordinary == tokenizer.unk_token_id)) if len(ordinary) else 0.0
+    ordinary = tokens[~np.isin(tokens, [*({*tokenizer.all_special_ids} - {unknown})])]
+    share = float(np.mean(ordinary == unknown)) if len(ordinary) else 0.0
     if share >= _TOLD:
         yield f"{100 * share:.0f} % of the tokens are unknown to this tokenizer: take a model of these texts' language"
 

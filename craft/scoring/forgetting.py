@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from craft.results import TEXT, TEXT_DIGEST, Unavailable
 from craft.scoring.encoding import Collator, Encoded, positions
@@ -24,9 +24,6 @@ from craft.scoring.passes import mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 WINDOW = 512
 SHIPPED = Path(__file__).with_name("plain_text.txt")

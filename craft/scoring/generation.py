@@ -10,19 +10,17 @@ longer than the model's positions: from the left, keeping its first special toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from craft.processes import current
 from craft.scoring.passes import can_choose, compute_by_length, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], special: bool = True) -> list[list[int]]:
@@ -47,8 +45,6 @@ def generate(
     name: str = "",
 ) -> list[list[int]]:
     """Writes tokens after each prompt, by beam search without sampling; returns them without the end of text."""
-    from transformers import GenerationConfig
-
     base: Any = model
     ends = base.generation_config.eos_token_id if base.generation_config.eos_token_id is not None else tokenizer.eos_token_id
     # Every field that decides the search is given, so that a model's own generation settings (LLaMA2's sample) have no effect.

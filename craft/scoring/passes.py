@@ -81,20 +81,16 @@ def can_choose(model: nn.Module) -> bool:
     return takes and slices and not hasattr(model, "hf_device_map")
 
 
-def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sums the cross-entropy of the next token over the tokens in the loss: (b, tokens, vocabulary) by labels (b, tokens)."""
-    return next_token_loss(logits[:, :-1], labels[:, 1:])
+def token_loss(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """Sums the cross-entropy of the next token over the tokens in the loss; `labels` are (b, tokens).
 
-
-def loss_at(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Computes `token_loss` of `model` at `places` alone, (b, k), from `places_in_loss`."""
-    logits = model(**inputs, logits_to_keep=places).logits
-    assert logits.shape[:2] == places.shape, f"{type(model).__name__} gave logits {tuple(logits.shape)}"
-    return next_token_loss(logits, labels[:, 1:].gather(1, places))
-
-
-def next_token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Sums the cross-entropy over the targets that are in the loss: (b, k, vocabulary) by (b, k)."""
+    Logits are those of all positions, or of `places` alone, (b, k), from `places_in_loss`.
+    """
+    if places is None:
+        logits, targets = model(**inputs).logits[:, :-1], labels[:, 1:]
+    else:
+        logits, targets = model(**inputs, logits_to_keep=places).logits, labels[:, 1:].gather(1, places)
+        assert logits.shape[:2] == places.shape, f"{type(model).__name__} gave logits {tuple(logits.shape)}"
     return nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1), ignore_index=IGNORED, reduction="sum"
     )
@@ -109,10 +105,8 @@ def mean_token_loss(model: nn.Module, texts: Encoded, collator: Collator, batch_
         batch = collator([texts[index] for index in rows])
         labels = batch.pop("labels")
         inputs = {name: tensor.to(device) for name, tensor in batch.items()}
-        if chooses:
-            loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
-        else:
-            loss = token_loss(model(**inputs).logits, labels.to(device))
+        places = places_in_loss(labels).to(device) if chooses else None
+        loss = token_loss(model, inputs, labels.to(device), places)
         return float(loss), int((labels != IGNORED).sum())
 
     with eval_mode(model):

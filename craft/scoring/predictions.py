@@ -127,7 +127,6 @@ def read_predictions(folder: Path) -> dict[str, list[Prediction]]:
 
 
 def read_file(file: Path) -> list[Prediction]:
-    """Reads one split's predictions."""
     packed = file.read_bytes()
     text = (gzip.decompress(packed) if file.suffix == ".gz" else packed).decode()
     return [json.loads(line) for line in text.split("\n") if line]

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
+from transformers import PreTrainedTokenizerBase
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator, Encoded, describe_reading, encode, longest_input, token_key
-from craft.scoring.passes import compute_by_length, eval_mode, token_loss
+from craft.scoring.passes import compute_by_length, eval_mode
 from craft.scoring.predictions import (
     CREDITS,
     PREDICTIONS_FILE,
@@ -37,14 +38,10 @@ from craft.scoring.predictions import (
     write_predictions,
 )
 from craft.scoring.words import WordScorer
+from craft.spec import RunSpec
 from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant, sides_of
 from craft.tasks.splits import Splits, load_splits
 from craft.tasks.task import Kind, Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from craft.spec import RunSpec
 
 
 def predict(
@@ -67,12 +64,11 @@ def predict(
     return restored
 
 
-# Sums over examples (tokens for a language model). The caller divides by the number in one optimizer step, so that the step
-# does not depend on how it is cut into micro-batches.
+# Sums over examples, of a task head; `craft.scoring.passes.token_loss` is that of a language model. The caller divides by the
+# number in one optimizer step, so that the step does not depend on how it is cut into micro-batches.
 LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "classification": lambda outputs, labels: functional.cross_entropy(outputs.float(), labels, reduction="sum"),
     "regression": lambda outputs, labels: functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum"),
-    "generation": token_loss,
 }
 
 

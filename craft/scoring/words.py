@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator, Encoded, encode_texts, longest_input, positions, token_key
@@ -38,16 +39,12 @@ from craft.scoring.predictions import (
     split_name,
     write_predictions,
 )
+from craft.spec import RunSpec
 from craft.tasks import commonsense
 from craft.tasks.metrics import CLOZE, METRICS
 from craft.tasks.prompts import Option, TaughtText, encode
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from craft.spec import RunSpec
-    from craft.tasks.splits import Splits
-    from craft.tasks.task import Task
+from craft.tasks.splits import Splits
+from craft.tasks.task import Task
 
 
 class WordScorer:

@@ -22,8 +22,8 @@ SUITES: dict[str, tuple[str, ...]] = {
 
 def find_task(name: str, data: DataSettings) -> Task:
     """Finds the row called `name`, `custom/NAME` included. Raises ValueError with the nearest name."""
-    if name.startswith("custom/") and name.removeprefix("custom/") in data.custom:
-        return custom.row(name.removeprefix("custom/"), data.custom[name.removeprefix("custom/")])
+    if (own := data.own(name)) is not None:
+        return custom.row(name.removeprefix("custom/"), own)
     if name in TASKS:
         return TASKS[name]
     names = [*TASKS, *(f"custom/{task}" for task in data.custom)]
@@ -43,7 +43,7 @@ def expand_tasks(names: Iterable[str], data: DataSettings) -> list[str]:
         if name == "custom" and data.custom:
             members: tuple[str, ...] = tuple(f"custom/{task}" for task in data.custom)
         else:
-            is_custom = name.startswith("custom/") and name.removeprefix("custom/") in data.custom  # its file may be elsewhere
-            members = (name,) if is_custom else SUITES.get(name) or (find_task(name, data).name,)
+            is_own = data.own(name) is not None  # its file may be elsewhere
+            members = (name,) if is_own else SUITES.get(name) or (find_task(name, data).name,)
         expanded.update(dict.fromkeys(members))
     return list(expanded)

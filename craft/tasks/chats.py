@@ -48,7 +48,6 @@ class Example(NamedTuple):
 
 
 def columns(settings: CustomTask) -> tuple[str, ...]:
-    """Returns the columns of the file that are read."""
     return tuple(name for name in (*settings.prompt, settings.response, settings.messages) if name is not None)
 
 

@@ -107,7 +107,6 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
-    """Returns notes for readers of the score."""
     said = []
     if set(data.generation.tests) != set(TESTS):
         said.append(f"mean of {len(reported)} of the 8 commonsense tests: {', '.join(data.generation.tests)}")

@@ -49,7 +49,6 @@ _NAMES = 10
 
 
 def row(name: str, settings: CustomTask) -> Task:
-    """Makes the task `custom/NAME`."""
     return _row(name, settings, *map(file_stamp, settings.parts))  # the stamps are part of the cache's key
 
 
@@ -68,17 +67,14 @@ def _row(name: str, settings: CustomTask, *_stamps: tuple[int, int] | None) -> T
         raise ValueError(f"data.custom.{name}.metric: {unknown}metric {metric!r} does not fit; allowed are: {', '.join(usual)}")
     if (package := METRICS[metric].package) and find_spec(package) is None:
         raise ValueError(f"data.custom.{name}.metric: {metric} is computed by {package}: pip install 'craft-sweeps[{metric}]'")
-    positive = _positive(name, settings, labels)
+    positive, train = _positive(name, settings, labels), settings.train
+    source = Path(train).name if isinstance(train, str) else train.path
     return Task(
-        f"custom/{name}", f"{name} ({_short(settings.train)})", settings.kind, settings.text, label, labels, usual,
+        f"custom/{name}", f"{name} ({source})", settings.kind, settings.text, label, labels, usual,
         metric, load, groups=chats.same_opening if in_words else None,
         meaning=chats.meaning if in_words else fold, positive=positive,
         form=partial(ChatForm, answers=_answers(settings) if metric == CLOZE else ()) if in_words else None,
     )  # fmt: skip
-
-
-def _short(part: str | HubSplit) -> str:
-    return Path(part).name if isinstance(part, str) else part.path
 
 
 def _answers(settings: CustomTask) -> tuple[str, ...]:
@@ -100,7 +96,8 @@ def load(task: Task, data: DataSettings) -> RawData:
     """Reads the user's rows and checks every cell. Raises DataError with file, row and column."""
     from craft.tasks.splits import groups_of, set_apart
 
-    settings = data.custom[task.name.removeprefix("custom/")]
+    settings = data.own(task.name)
+    assert settings is not None, "its row is made of these"
     parts = settings.parts
     tables = [usable_rows(settings, part) for part in parts]
     if task.kind == "generation":

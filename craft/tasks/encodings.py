@@ -77,6 +77,9 @@ def _reads_like_words(data: bytes, encoding: str) -> float:
             continue
         syllable = "\u3040" <= letter <= "\u30ff" or "\uac00" <= letter <= "\ud7a3"
         score = 1.0 if syllable or letter.lower() in _USUAL else 0.6
+        first, second = sorted((before, letter))
+        if "\u4e00" <= first <= "\u9fff" and "\uac00" <= second <= "\ud7a3":  # Chinese, read as Korean
+            score = -0.5
         if letter.isalpha():
             in_ascii, latin = before.isascii() and before.isalpha(), letter < "\u0250"
             if (letter.isupper() and before.islower()) or (in_ascii and not latin):

@@ -31,7 +31,6 @@ SIZES = {
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """Reads the training and validation splits of a GLUE task."""
     name = task.name.removeprefix("glue/")
     suffixes = ("_matched", "_mismatched") if name == "mnli" else ("",)
     splits = ["train", *(f"validation{suffix}" for suffix in suffixes)]

@@ -42,11 +42,16 @@ def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Row
     return Rows(str(source), columns)
 
 
+def is_offline() -> bool:
+    """Returns whether HF_HUB_OFFLINE keeps the libraries from asking the hub, by the values that they take for yes."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
 def _describe_absence(source: HubSplit, place: Path, error: Exception) -> str:
     why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     if place.is_dir():
         return f"{source}: the datasets library cannot read it from the folder {place} ({why})"
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"}:
+    if not is_offline():
         return f"{source}: cannot be read from the Hugging Face hub ({why})"
     arguments = ", ".join([repr(source.path), *([repr(source.name)] if source.name else [])])
     command = f'python -c "import datasets; datasets.load_dataset({arguments})"'

@@ -127,11 +127,6 @@ class TaughtText:
     tokens: list[int]
     start: int
 
-    @property
-    def teaches(self) -> bool:
-        """Whether any token is in the loss: a batch without one would have a loss of NaN."""
-        return self.start < len(self.tokens)
-
 
 def encode(
     tokenizer: PreTrainedTokenizerBase,

@@ -17,7 +17,6 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from craft.settings import DataSettings, Protocol
@@ -60,16 +59,7 @@ class Splits:
         ]
 
 
-class _Result:
-    """A result in this process's memory. Its own lock is held while it is computed, so that others are not kept waiting."""
-
-    def __init__(self) -> None:
-        self.lock = RLock()
-        self.values: list[Any] = []
-
-
-_computed: dict[str, OrderedDict[tuple[object, ...], _Result]] = {}
-_lock = Lock()
+_computed: dict[str, OrderedDict[tuple[object, ...], Any]] = {}
 
 
 def load_splits(
@@ -196,17 +186,13 @@ def count_seen(task: Task, splits: Iterable[Dataset], taught: Collection[tuple[s
 
 def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
     """Returns the result of `compute` for `key`, from this process's memory if it is among the last few of its first word."""
-    with _lock:
-        results = _computed.setdefault(str(key[0]), OrderedDict())
-        result = results.setdefault(key, _Result())
-        results.move_to_end(key)
-        if len(results) > _LAST:
-            results.popitem(last=False)
-    with result.lock:
-        if not result.values:
-            result.values.append(compute())
-        value: T = result.values[0]
-        return value
+    results = _computed.setdefault(str(key[0]), OrderedDict())
+    value: T = results[key] if key in results else compute()
+    results[key] = value
+    results.move_to_end(key)
+    if len(results) > _LAST:
+        results.popitem(last=False)
+    return value
 
 
 def _load(task: Task, data: DataSettings) -> RawData:
@@ -220,7 +206,6 @@ def _load(task: Task, data: DataSettings) -> RawData:
     key = ("raw", task, data.model_dump_json())
     raw, stamps = remembered(key, load)
     if stamps != [*map(file_stamp, raw.files)]:
-        with _lock:
-            _computed["raw"].pop(key, None)
+        _computed["raw"].pop(key)
         raw, _ = remembered(key, load)
     return raw

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import quiet_libraries
@@ -30,9 +31,6 @@ from craft.results import MODEL_DIGEST, RUN_FILE
 from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 TRAINABLE_FILE = "trainable.safetensors"
 

@@ -32,7 +32,7 @@ from craft.models.loading import TASK_TYPES, trained_weights
 from craft.processes import Group, current, is_part
 from craft.results import RunFailed
 from craft.scoring.encoding import Collator
-from craft.scoring.passes import can_choose, loss_at
+from craft.scoring.passes import can_choose, token_loss
 from craft.scoring.scorer import LOSSES
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -165,8 +165,8 @@ class Loop:
 
     def _sum_losses(self, batch: dict[str, Any]) -> torch.Tensor:
         labels, places = batch.pop("labels"), batch.pop("places", None)
-        if places is not None:
-            return loss_at(self.model, batch, labels, places)
+        if self.kind == "generation":
+            return token_loss(self.model, batch, labels, places)
         return LOSSES[self.kind](self.model(**batch).logits, labels)
 
     def _add_starts(self, sign: int) -> None:

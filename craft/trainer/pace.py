@@ -67,7 +67,6 @@ class Pace:
         self._scored -= search * self.due
 
     def end_step(self, step: int) -> None:
-        """Counts optimizer step number `step`."""
         self._stepping += self._lap()
         self._stepped += step - self.step
         self.step, self._phase = step, f"step {step}/{self.steps}"
@@ -103,7 +102,6 @@ class Pace:
         return self._since - lap_start
 
     def outlook(self) -> Outlook:
-        """Says how far the run is now."""
         a_step = self._stepping / self._stepped if self._stepped else 0.0
         an_example = self._scoring / self._seen if self._seen else FORWARD * a_step / self.batch
         if not self._stepped and self.step == self.steps:

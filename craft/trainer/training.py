@@ -107,7 +107,6 @@ def train_run(
 
 
 def _ready(spec: RunSpec, directory: Path, resume_from: Path | None, notes: list[str]) -> Run:
-    """Prepares a run, or restores it from its checkpoint."""
     began = time.perf_counter()
     meter, group = Meter(), current()
     try:

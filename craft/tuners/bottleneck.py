@@ -62,11 +62,10 @@ class BottleneckModel(JointTuner):
 
 
 @dataclass
-class LorettaConfig(JointConfig):
+class LorettaConfig(BottleneckConfig):
     KIND: ClassVar[str] = "LORETTA"
-    r: int = field(default=5, metadata={"help": "rank of the trains"})
     bottleneck: int = field(default=64, metadata={"help": "m"})
-    activation: str = field(default="gelu", metadata={"help": "σ, a name of transformers' activations"})
+    r: int = field(default=5, metadata={"help": "rank of the trains"})
 
 
 def factors(number: int, count: int) -> tuple[int, ...]:

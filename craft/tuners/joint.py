@@ -204,7 +204,6 @@ class JointTuner(BaseTuner):
         self.cast_adapter(adapter_name, autocast_adapter_dtype)
 
     def cast_adapter(self, adapter_name: str, autocast_adapter_dtype: bool) -> None:
-        """Gives a new or loaded adapter its dtype."""
         super()._cast_adapter_dtype(adapter_name, autocast_adapter_dtype)
 
     @contextmanager

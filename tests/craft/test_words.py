@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from craft.words import format_bytes, nearest, parse_bytes
+from craft.words import format_bytes, nearest, parse_bytes, percent
 
 
 def test_nearest() -> None:
@@ -41,3 +41,7 @@ def test_parse_bytes(written: Any, amount: int | None) -> None:
 )
 def test_format_bytes(amount: float, text: str) -> None:
     assert format_bytes(amount) == text
+
+
+def test_no_probability_between_0_and_1_is_written_as_one_of_them() -> None:
+    assert [percent(each) for each in (0.005, 0.006, 0.994, 0.995)] == ["under 1 %", "1 %", "99 %", "over 99 %"]

@@ -90,11 +90,6 @@ class CraftLinear(nn.Module, BaseTunerLayer):
             delta[piece.place.start : piece.place.stop] += change
         return delta.T if conv else delta
 
-    def _base_parameter(self) -> Tensor:
-        weight = self.get_base_layer().weight
-        assert isinstance(weight, Tensor)
-        return weight
-
     def supports_lora_conversion(self, adapter_name: str = "default") -> bool:
         return self.quantization_backend is None
 
@@ -106,7 +101,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         names = [name for name in check_adapters_to_merge(self, adapter_names) if name in self.craft_slices]
         if not names:
             return
-        weight = self._base_parameter()
+        weight: Any = self.get_base_layer().weight
         if self.quantization_backend is not None or not weight.is_floating_point():
             kind = self.quantization_backend.backend_name if self.quantization_backend else "integer"
             raise ValueError(
@@ -132,7 +127,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
             warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
             return
         if self._pristine is not None:
-            self._base_parameter().data.copy_(self._pristine)
+            self.get_base_layer().weight.data.copy_(self._pristine)  # type: ignore[operator]
         self._pristine = None
         self.merged_adapters = []
 

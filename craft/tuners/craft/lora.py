@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
-from peft.tuners.tuners_utils import BaseTuner
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
@@ -23,18 +22,17 @@ from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
 from craft.tuners.craft.layer import CraftLinear
 
 
-def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
-    """Writes an adapter, the active one by default, as a PEFT LoRA folder with equal outputs, its task head included.
+def to_lora(tuner: Any, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
+    """Writes an adapter of a `CraftModel`, the active one by default, as a PEFT LoRA folder with equal outputs, its task head
+    included.
 
     With `equal_ranks` zeros fill all modules up to the largest rank, as servers want it that have one scale and one rank.
     """
-    tuner = _tuner(model)
     name = adapter_name or tuner.active_adapters[0]
     tuner.craft_adapter(name)
     tensors = {
-        # The tuner alone names its tensors without the PeftModel around it.
-        key if key.startswith("base_model.") else f"base_model.{key}": tensor.detach().cpu().contiguous()
-        for key, tensor in get_peft_model_state_dict(model, adapter_name=name).items()
+        f"base_model.{key}": tensor.detach().cpu().contiguous()  # the tuner has no PeftModel around it
+        for key, tensor in get_peft_model_state_dict(tuner, adapter_name=name).items()
         if not any(mark in key for mark in ("craft_J.", FINGERPRINT, FACTORS))
     }
     layers = {
@@ -69,13 +67,6 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
             downs.append(core @ factors.u3.T)
             ups.append(up)
     return torch.cat(downs), torch.cat(ups, dim=1)
-
-
-def _tuner(model: nn.Module) -> Any:
-    for module in model.modules():
-        if isinstance(module, BaseTuner) and module.prefix == "craft_":
-            return module
-    raise ValueError(f"{type(model).__name__} carries no CRAFT adapter")
 
 
 def _lora_config(tuner: Any, name: str, ranks: dict[str, int], conv: bool) -> LoraConfig:

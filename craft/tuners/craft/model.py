@@ -121,7 +121,6 @@ class CraftModel(JointTuner):
         )
 
     def to_lora(self, directory: str | Path, adapter_name: str | None = None, *, equal_ranks: bool = False) -> Path:
-        """See `craft.tuners.craft.lora.to_lora`."""
         return to_lora(self, directory, adapter_name, equal_ranks=equal_ranks)
 
     @classmethod

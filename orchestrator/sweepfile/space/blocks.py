@@ -251,9 +251,9 @@ def check_together(dimensions: Mapping[str, Dimension], method: Method, path: Ya
     if not isinstance(kind, Choice) or len(kind.values) != 1:
         message = "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own"
         return [Mistake((*path, TYPE), message)]
-    from craft.methods.by_peft_name import config_class, guilty_key, whole_config
+    from craft.methods.by_peft_name import config_classes, guilty_key, whole_config
 
-    module = config_class(kind.values[0]).__module__
+    module = config_classes()[kind.values[0]].__module__
     if module.partition(".")[0] != "peft":
         message = (
             f"{kind.values[0]} is registered with PEFT by {module}, which the processes of a sweep do not import, so it would "

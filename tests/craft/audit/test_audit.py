@@ -13,7 +13,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
 
 import craft
 from craft.audit.audit import audit_adapter
@@ -21,7 +21,7 @@ from craft.audit.changes import changes_of, write_lora
 from craft.audit.folder import Data, Folder, as_trained, read_folder
 from craft.audit.verdict import Answers, Audit, Size, compare_answers
 from craft.models import Base
-from craft.models.adapters import WEIGHTS_FILE
+from craft.models.adapters import WEIGHTS_FILE, read_shapes
 from craft.models.loading import load_model
 from craft.results import MODEL_DIGEST
 from craft.scoring.scorer import splits_of
@@ -127,6 +127,15 @@ def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert:
 
 
 @pytest.mark.usefixtures("helpful")
+def test_the_outputs_of_a_head_of_two_layers_are_those_of_its_last(tmp_path: Path) -> None:
+    config = DistilBertConfig(vocab_size=32, dim=8, n_layers=1, n_heads=2, hidden_dim=16, num_labels=3)
+    lora = peft.LoraConfig(r=2, task_type="SEQ_CLS", target_modules=["q_lin"])
+    peft.get_peft_model(DistilBertForSequenceClassification(config), lora).save_pretrained(tmp_path)
+    shapes = read_shapes(tmp_path)
+    assert "base_model.model.pre_classifier.weight" in shapes
+    assert Folder(tmp_path, {}, shapes, "base").outputs == 3
+
+
 def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
     file = rows(tmp_path)

@@ -73,10 +73,11 @@ def test_a_decoder_without_padding_token_gets_one(stories: str) -> None:
         assert torch.allclose(model(**padded).logits[0], model(**alone).logits[0], atol=1e-5)
 
 
-def test_a_hub_that_may_not_be_asked_is_said_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+@pytest.mark.parametrize(("value", "reason"), [("1", "HF_HUB_OFFLINE is set"), ("false", "the hub did not give it")])
+def test_a_hub_that_may_not_be_asked_is_said_and_what_to_do(monkeypatch: pytest.MonkeyPatch, value: str, reason: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelUnavailable, match=r"'nobody/nothing'.*HF_HUB_OFFLINE is set.*hf download nobody/nothing"):
+    with pytest.raises(ModelUnavailable, match=rf"'nobody/nothing'.*{reason}.*hf download nobody/nothing"):
         meta_model(Base("nobody/nothing", "classification", ("a", "b")))
 
 

@@ -19,7 +19,7 @@ from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
-from craft.scoring.passes import loss_at
+from craft.scoring.passes import token_loss
 from craft.scoring.predictions import read_predictions
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
@@ -132,7 +132,7 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
             patched.setattr(f"craft.{module}.can_choose", lambda model: False)
         every = train_run(spec, tmp_path / "every")
     used: list[int] = []
-    monkeypatch.setattr("craft.trainer.loop.loss_at", lambda *given: used.append(given[3].shape[1]) or loss_at(*given))
+    monkeypatch.setattr("craft.trainer.loop.token_loss", lambda *given: used.append(given[3].shape[1]) or token_loss(*given))
     chosen = train_run(spec, tmp_path / "chosen")
     assert len(used) == 8
     assert max(used) < 40, "an answer's bytes, not its prompt's"

@@ -19,9 +19,18 @@ from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
-from craft.scoring.encoding import Collator, Encoded, encode, longest_input, places_in_loss, positions, token_key
+from craft.scoring.encoding import (
+    Collator,
+    Encoded,
+    describe_unknown,
+    encode,
+    longest_input,
+    places_in_loss,
+    positions,
+    token_key,
+)
 from craft.scoring.generation import generate
-from craft.scoring.passes import can_choose, loss_at, token_loss
+from craft.scoring.passes import can_choose, token_loss
 from craft.scoring.scorer import predict, splits_of
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
@@ -53,7 +62,7 @@ def agree(model: nn.Module) -> None:
     for places in (None, places_in_loss(labels)):
         model.zero_grad()
         torch.manual_seed(0)
-        loss = token_loss(model(**inputs).logits, labels) if places is None else loss_at(model, inputs, labels, places)
+        loss = token_loss(model, inputs, labels, places)
         loss.backward()
         found.append((loss.detach(), {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}))
     (loss, gradients), (chosen, theirs) = found
@@ -219,3 +228,10 @@ def test_doras_norms_once_for_all_tokens_of_all_prompts(tiny_llama: str, norms: 
     written = generate(model, tokenizer, prompts, settings, 2)
     assert len(norms) == 4, "two projections of two layers"
     assert [token for token in alone[0, 4:].tolist() if token != 2] == written[0]
+
+
+@pytest.mark.parametrize(("bos", "notes"), [(1, ["25 % of the tokens are unknown to this tokenizer"]), (3, [])])
+def test_the_token_that_begins_each_text_is_no_unknown_one(bos: int, notes: list[str]) -> None:
+    tokenizer: Any = SimpleNamespace(all_special_ids=[bos, 3], unk_token_id=3, bos_token_id=bos, eos_token_id=2)
+    said = describe_unknown(np.array([bos, 3, 5, 6, 7]), tokenizer)
+    assert [line.partition(":")[0] for line in said] == notes

@@ -125,6 +125,8 @@ def test_an_instruction_may_have_an_input(tmp_path: Path, tiny_llama: str) -> No
         ({"text": "t"}, "needs the columns text and label"),
         (PAIR, "kind: generation for prompt, response or messages"),
         ({"text": "t", "label": "l", "messages": "m"}, "kind: generation for"),
+        ({"kind": "generation", "prompt": "a", "response": "a"}, "'a' is named twice"),
+        ({"text": ["t", "l"], "label": "l"}, "'l' is named twice"),
     ],
 )
 def test_columns_of_another_kind_are_refused(block: dict[str, Any], said: str) -> None:

@@ -185,6 +185,12 @@ def test_a_file_that_is_no_utf_8_names_its_line_and_the_likely_encoding(tmp_path
         read_rows(file, "utf8000")
 
 
+def test_chinese_is_not_taken_for_korean(tmp_path):
+    (tmp_path / "a.csv").write_bytes("text,label\n我要退货,b\n这个产品坏了,a\n请尽快处理我的订单,a\n".encode("gb18030"))
+    with pytest.raises(DataError, match=r"likely gb18030, in which it reads '我要退货,b'"):
+        read_rows(tmp_path / "a.csv")
+
+
 def test_another_encoding_than_the_files_is_refused_with_the_likelier_one(tmp_path):
     (tmp_path / "a.csv").write_bytes("text,label\nDas Gerät fällt aus,b\n".encode("cp1252"))
     with pytest.raises(DataError, match=r"cannot be read as ascii; cp1252 is likelier"):

@@ -82,7 +82,6 @@ def test_the_loss_sees(tokenizer, response, length, loss, tokens, start):
     text = one(tokenizer, "what is it ? ### ", response, max_length=length, loss=loss)
     assert text.tokens == tokens
     assert labels(text) == [IGNORED] * start + tokens[start:]
-    assert text.teaches == (start < len(tokens))
 
 
 def test_several_texts_are_each_encoded_as_alone(tokenizer):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from craft.settings import DataSettings
 from craft.tasks import TASKS, find_task
 from craft.tasks.files import DataError, DataUnavailable
 from craft.tasks.glue import phrases
-from craft.tasks.splits import carve, load_splits, remembered
+from craft.tasks.splits import carve, load_splits
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
@@ -94,25 +91,6 @@ def test_data_stay_in_the_process_while_their_files_stay_the_same(data, tmp_path
         assert len(load_splits(TASK, data, train_examples=5).train) == 5
     write(tmp_path, 200)
     assert len(load_splits(TASK, data, protocol="customary").train) == 200
-
-
-def test_what_takes_long_keeps_no_other_thread_waiting():
-    together = threading.Barrier(2, timeout=5)
-    with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(remembered, ("barrier", number), lambda: together.wait() >= 0) for number in range(2)]
-        assert [result.result() for result in results] == [True, True]
-
-
-def test_one_result_is_computed_once_for_all_threads():
-    made = []
-
-    def make():
-        time.sleep(0.05)
-        made.append(1)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: remembered(("once",), make), range(4)))
-    assert made == [1]
 
 
 def test_carve_gives_each_side_of_a_stratum_a_row_where_it_can():
