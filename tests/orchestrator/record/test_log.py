@@ -3,63 +3,46 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from pathlib import Path
 
 import pytest
 
-from orchestrator.record import log as log_module
-from orchestrator.record import log as logs
 from orchestrator.record.events import FORMAT
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import CHECKSUM, SUFFIX, DamagedLog, OtherVersion, load_snapshot, read_events, read_state
-from orchestrator.record.state import State, fold
+from orchestrator.record.log import CHECKSUM, SUFFIX, DamagedLog, LiveState, OtherVersion, read_events, read_state
+from orchestrator.record.state import State
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import SweepLog, entry, story
 from tests.orchestrator.record.played import plan_of
 
 
-@pytest.fixture(autouse=True)
-def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "WORTH_BYTES", 0)
-
-
 def test_it_is_the_fold_and_is_read_from_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "demo" / "log.jsonl"
+    live = LiveState(path)
     for _ in story(tmp_path / "demo"):
-        state = read_state(path)
-        whole = fold(event for event, _ in read_events(path))
-        saved, end = load_snapshot(path)
+        live.read()
+        state = State()
+        for event, _ in read_events(path):
+            state = state.after(event)
         # NaN is not equal to itself.
-        assert repr(state) == repr(whole) == repr(saved)
-        assert end == path.stat().st_size
+        assert repr(live.state) == repr(state) == repr(read_state(path))
+        assert live.offset == path.stat().st_size
+        assert not live.read()
 
 
-def test_numbers_that_json_does_not_have_come_back(tmp_path: Path) -> None:
-    log = SweepLog(tmp_path)
-    trial = entry(parameters={"dropout": math.inf})
+def test_a_state_is_not_changed_by_what_comes_after_it(tmp_path: Path) -> None:
+    log, trial = SweepLog(tmp_path), entry()
     log.start(trial)
-    log.finish(trial, metrics={"score": math.nan})
-    assert repr(read_state(tmp_path / "log.jsonl")) == repr(load_snapshot(tmp_path / "log.jsonl")[0])
-
-
-def test_a_log_that_was_changed_and_other_code_are_folded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, log = tmp_path / "log.jsonl", SweepLog(tmp_path)
-    log.start(entry())
-    before = path.read_bytes()
-    log.train(entry())
-    assert read_state(path).entries[entry().key].ended
-    path.write_bytes(before)
-    assert load_snapshot(path) == (State(), 0)
-    assert not read_state(path).entries[entry().key].ended
-    assert load_snapshot(path)[1] == len(before)
-    monkeypatch.setattr(log_module, "code_digest", lambda folder: "another version")
-    assert load_snapshot(path) == (State(), 0)
-    (tmp_path / ".log.state").write_bytes(b"{damaged")
-    assert load_snapshot(path) == (State(), 0)
+    live = LiveState(tmp_path / "log.jsonl")
+    live.read()
+    before = live.state
+    log.train(trial)
+    live.read()
+    assert live.state.entries[trial.key].ended
+    assert not before.entries[trial.key].ended
 
 
 @pytest.fixture
