@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 
 from ray import tune
 
+from orchestrator.driver.driver import Driver
 from orchestrator.plan.table import idle_line
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tune.cluster import Cluster, joined, machines, missing
 from orchestrator.tune.crew import share_of, trainable
-from orchestrator.tune.engine import Driver, Jobs, Judge, Recording, Stopper, key_of
+from orchestrator.tune.engine import Jobs, Judge, Recording, Stopper, key_of
 from orchestrator.worker import crash
 from orchestrator.worker.preparation import Shared
 from orchestrator.worker.surroundings import WorkerSettings
