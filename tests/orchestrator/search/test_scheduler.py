@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.state import Entry
-from orchestrator.search.scheduler import Candidate, Promotion, candidate_of
+from orchestrator.plan.trial import Trial
+from orchestrator.search.scheduler import Promotion, make_scheduler
 from tests.orchestrator.plans import rank, toy_plan
 
-Told = tuple[Candidate, float, float, bool]
+Told = tuple[Trial, float, float, bool]
 
 
-def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Candidate:
-    return Candidate(f"{name} {task} {seed}", name, (task, seed), (cost,))
+def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Trial:
+    return Trial(f"{name} {task} {seed}", name, name, "lora", task, seed, "honest", {}, planned={"adapter_bytes": cost})
+
+
+def rule_of(grace: float = 1.0, factor: float = 3.0) -> Promotion:
+    return Promotion({"score": "maximize", "adapter_bytes": "minimize"}, grace, factor)
 
 
 def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, factor: float) -> bool:
@@ -27,10 +31,11 @@ def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, facto
         went: places in `reports` of those that went on, before.
     """
     candidate, epoch, score, _ = reports[at]
-    there = [place for place, (other, when, _, _) in enumerate(reports) if other.group == candidate.group and when == epoch]
+    group = (candidate.task, candidate.seed)
+    there = [place for place, (other, when, _, _) in enumerate(reports) if (other.task, other.seed) == group and when == epoch]
     if len({reports[place][2] for place in there}) == 1:
         return True
-    rivals = [place for place in there if reports[place][0].costs[0] <= candidate.costs[0]]
+    rivals = [place for place in there if reports[place][0].planned["adapter_bytes"] <= candidate.planned["adapter_bytes"]]
     better = sum(reports[place][2] > score for place in rivals)
     equals = sum(reports[place][2] == score for place in rivals if place in went)
     return better + equals < max(1, math.floor(len(rivals) / factor))
@@ -40,7 +45,7 @@ def may_be_promoted(reports: Sequence[Told], went: Sequence[int], at: int, facto
 def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(seed: int) -> None:
     draw = random.Random(seed)
     factor = draw.choice([2.0, 3.0, 4.0])
-    rule = Promotion(1.0, factor)
+    rule = rule_of(1.0, factor)
     reports: list[Told] = []
     went: list[int] = []
     later = 0
@@ -68,7 +73,7 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
 
 
 def test_a_report_that_is_known_changes_nothing() -> None:
-    rule = Promotion(1.0, 2.0)
+    rule = rule_of(1.0, 2.0)
     for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
         rule.pauses(one(name), 1.0, score)
     assert not rule.may_be_promoted("b")
@@ -78,7 +83,7 @@ def test_a_report_that_is_known_changes_nothing() -> None:
 
 
 def test_the_end_of_a_trial_is_a_rung_too() -> None:
-    rule = Promotion(100.0, 2.0)
+    rule = rule_of(100.0, 2.0)
     assert all(rule.pauses(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)))
     assert [rule.may_be_promoted(name) for name in "abc"] == [True, False, False]
     rule.pauses(one("d"), 2.0, 0.0, last=True)
@@ -86,7 +91,7 @@ def test_the_end_of_a_trial_is_a_rung_too() -> None:
 
 
 def test_a_trained_trial_whose_result_was_lost_is_not_thrown_away() -> None:
-    rule = Promotion(100.0, 3.0)
+    rule = rule_of(100.0, 3.0)
     for name, score in (("a", 90.0), ("b", 80.0)):
         assert rule.pauses(one(name), 2.0, score, last=True)
     assert not rule.may_be_promoted("b")
@@ -95,17 +100,17 @@ def test_a_trained_trial_whose_result_was_lost_is_not_thrown_away() -> None:
 
 
 def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
-    rule = Promotion()
+    rule = rule_of()
     trials = [one("x", task="cola"), one("x", task="mrpc")]
-    assert rule.next_of(trials).group[0] == "cola"  # nothing is known: the file's order
+    assert rule.next_of(trials).task == "cola"  # nothing is known: the file's order
     for name, mrpc in (("a", 70.0), ("b", 68.0)):
         rule.pauses(one(name, task="cola"), 0.5, 0.0)
         rule.pauses(one(name, task="mrpc"), 0.5, mrpc)
-    assert rule.next_of(trials).group[0] == "mrpc"
+    assert rule.next_of(trials).task == "mrpc"
 
 
 def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
-    rule = Promotion()
+    rule = rule_of()
     for place in range(9):
         for epoch in (1, 3, 9, 27):
             rule.pauses(one(f"t{place}", task="sst2"), epoch, 99.0)
@@ -116,9 +121,12 @@ def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
 
 
 def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
-    text = "space: [{method: lora, rank: {values: [1, 8]}}]\n"
-    plan = toy_plan(tmp_path, text + "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n", rank)
-    entries = [Entry(trial.trial) for trial in plan.trials]
-    small, large = (candidate_of(entry, plan.sweep.objectives) for entry in entries)
-    assert (small.costs, large.costs) == ((100,), (800,))
-    assert small.group == large.group == ("toy/paraphrase", 0)
+    objectives = "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n"
+    for cheap_first in (True, False):
+        text = f"space: [{{method: lora, rank: {{values: [1, 8]}}}}]\nscheduler: {{name: promotion}}\n{objectives}"
+        plan = toy_plan(tmp_path, text, rank)
+        small, large = (trial.trial for trial in plan.trials)
+        rule = make_scheduler(plan.sweep)
+        first, second = (small, large) if cheap_first else (large, small)
+        assert not rule.pauses(first, 1.0, 90.0)
+        assert rule.pauses(second, 1.0, 10.0) is cheap_first, "only what is no larger counts as a rival"
