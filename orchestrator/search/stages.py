@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
 from statistics import fmean
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
 
 def make_strategy(plan: Plan) -> Strategy:
     """Returns the strategy of a plan's sweep file."""
-    first = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan))
+    first: Strategy = resolve_name(plan.sweep.search.row.make)(plan)
     tuning = [tune_then_measure] if plan.sweep.tunes else []
     return Staged(first, plan, [*tuning, until_answered if plan.sweep.search.until else added])
 

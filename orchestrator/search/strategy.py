@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from craft.methods import shown_method
 from orchestrator.plan.configuration import Configuration, Dropped, flatten
@@ -27,51 +27,33 @@ from orchestrator.sweepfile.space.dimensions import Point
 SEARCH_SCORE = "search_score"
 
 
-class Strategy(Protocol):
-    """Pure functions of the state, for one sweep file. They may remember what they computed, and nothing else."""
-
-    def configurations(self, state: State) -> Sequence[Configuration]:
-        """Returns the configurations that are known, each after what its adapters are cut to."""
-        ...
-
-    def wanted(self, state: State) -> list[PlannedTrial]:
-        """Returns all trials that are wanted by what is known, in the order in which they are to start. Asked whenever trials
-        have ended or something was drawn."""
-        ...
-
-    def draw(self, state: State) -> list[Event]:
-        """Returns the events of the next draw; none if nothing is to be drawn. Asked whenever a worker is free and no trial is
-        ready."""
-        ...
-
-    def is_open(self, state: State) -> bool:
-        """Returns whether more may be wanted, or drawn, when more is known."""
-        ...
-
-    def notes(self, state: State) -> list[str]:
-        """Returns sentences on what was decided."""
-        ...
-
-
-class Listed:
-    """All trials of the plan: grid and random."""
+class Strategy:
+    """All trials of the plan (grid, random), as far as a subclass says nothing else. Its methods are pure functions of the
+    state, for one sweep file; they may remember what they computed, and nothing else."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
     def configurations(self, state: State) -> Sequence[Configuration]:
+        """Returns the configurations that are known, each after what its adapters are cut to."""
         return self._plan.configurations
 
     def wanted(self, state: State) -> list[PlannedTrial]:
+        """Returns all trials that are wanted by what is known, in the order in which they are to start. Asked whenever trials
+        have ended or something was drawn."""
         return [*self._plan.trials]
 
     def draw(self, state: State) -> list[Event]:
+        """Returns the events of the next draw; none if nothing is to be drawn. Asked whenever a worker is free and no trial is
+        ready."""
         return []
 
     def is_open(self, state: State) -> bool:
+        """Returns whether more may be wanted, or drawn, when more is known."""
         return False
 
     def notes(self, state: State) -> list[str]:
+        """Returns sentences on what was decided."""
         return []
 
 
@@ -96,11 +78,12 @@ Stage = Callable[[Plan, State, Stages], Stages]
 """Adds what comes after the stages before it."""
 
 
-class Staged:
+class Staged(Strategy):
     """A strategy, and what comes after it."""
 
     def __init__(self, first: Strategy, plan: Plan, rest: Sequence[Stage]) -> None:
-        self._first, self._plan, self._rest = first, plan, rest
+        super().__init__(plan)
+        self._first, self._rest = first, rest
         self._last: tuple[tuple[Any, ...], Stages] | None = None
 
     def configurations(self, state: State) -> Sequence[Configuration]:
