@@ -24,7 +24,7 @@ from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.worker.preparation import needs_of, prepare
+from orchestrator.worker.preparation import prepare
 
 if TYPE_CHECKING:
     from orchestrator.driver.display import SweepOutcome
@@ -68,7 +68,7 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
         check_change(recorded, plan.sweep)
         new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
         if new:  # before the driver gets them
-            check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))
+            check_data(plan.sweep, state.entries.values(), prepare(new, elsewhere=True))
     if not change:
         options.remember(folder, plan.sweep.written)  # or --resume would refuse a file that says the same in another way
     if not change or not agree(change):

@@ -21,7 +21,7 @@ from orchestrator.plan.table import print_plan
 from orchestrator.plan.work import Work, count_work
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.worker.preparation import needs_of, prepare
+from orchestrator.worker.preparation import prepare
 from tests.craft import gguf_writing as written
 from tests.orchestrator.plans import rank, toy_plan
 from tests.orchestrator.recorded import printed
@@ -137,7 +137,7 @@ def test_it_is_planned_and_prepared(here: Path) -> None:
     )
 
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert prepare(needs_of(plan.trials))[str(path)] == digest
+    assert prepare(plan.trials)[str(path)] == digest
     assert weights_on_disk(resolve_model(str(path)))
 
 
@@ -146,4 +146,4 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, str(path))
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(ValueError, match="cut off or damaged"):
-        prepare(needs_of(plan.trials))
+        prepare(plan.trials)

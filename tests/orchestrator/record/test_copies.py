@@ -17,7 +17,6 @@ from orchestrator.record.options import Options
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tracking.reader import StoreReader
-from orchestrator.worker.preparation import Needs
 from tests.orchestrator.driven import driving, outcomes, run_some, start_next
 from tests.orchestrator.logged import SweepLog, entry, mirror
 from tests.orchestrator.plans import toy_plan
@@ -149,10 +148,10 @@ def test_a_session_prepares_once_after_its_files_moved(
         plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path)))
     end_some(plans[0].sweep.folder, plans[0], ended)
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
-    prepared = list[tuple[Needs, bool]]()
+    prepared = list[bool]()
 
-    def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
-        prepared.append((needs, elsewhere))
+    def prepare(trials: object, *, elsewhere: bool = False) -> dict[str, str]:
+        prepared.append(elsewhere)
         return {"custom/mine": "a" * 64 if same else "b" * 64}
 
     monkeypatch.setattr(session, "prepare", prepare)
@@ -163,7 +162,7 @@ def test_a_session_prepares_once_after_its_files_moved(
         else:
             shared = session._prepare(driver, Console(quiet=True))
             assert (shared is None) == (ended == 2), "nothing is left to train"
-    assert [elsewhere for _, elsewhere in prepared] == [ended == 2]
+    assert prepared == [ended == 2]
 
 
 def test_seeds_that_the_answer_adds_train_on_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +170,7 @@ def test_seeds_that_the_answer_adds_train_on_the_same_rows(tmp_path: Path, monke
     text = OWN_ROWS.format(place=tmp_path, storage=tmp_path)
     plan = toy_plan(tmp_path, text)
     end_some(plan.sweep.folder, plan, 2)
-    monkeypatch.setattr(session, "prepare", lambda needs, *, elsewhere=False: {"custom/mine": "b" * 64})
+    monkeypatch.setattr(session, "prepare", lambda trials, *, elsewhere=False: {"custom/mine": "b" * 64})
     until = toy_plan(tmp_path, text + "search: {until: answered}\n")
     with driving(until, plan.sweep.folder) as driver, pytest.raises(SweepError, match="the data of custom/mine are not what"):
         session._prepare(driver, Console(quiet=True))

@@ -22,7 +22,8 @@ from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import Job, PlannedTrial, TrialResult
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.preparation import Shared, needs_of, prepare
+from orchestrator.worker import preparation
+from orchestrator.worker.preparation import Shared, prepare
 from orchestrator.worker.surroundings import WorkerSettings, _clear, _scratch, stderr_left
 from orchestrator.worker.worker import work
 
@@ -279,12 +280,14 @@ def trial(method: str, task: str = "toy/sentiment", resources: dict[str, Any] | 
     return PlannedTrial(run, "c", "l", Resources(**(resources or {})))
 
 
-def test_needs_hold_each_task_and_each_base_once() -> None:
+def test_each_task_and_each_base_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [trial("craft", ranks=["all", 8, 16]), trial("milora", task="toy/paraphrase", rank=8), trial("lora", rank=300)]
-    needs = needs_of([*trials, *trials])
-    assert [run.task for run in needs.tasks] == ["toy/sentiment", "toy/paraphrase"]
-    assert len(needs.bases) == 1
-    assert needs.methods == ("craft", "milora", "lora")
+    tasks, bases = list[str](), list[RunSpec]()
+    monkeypatch.setattr(preparation, "_fingerprint", lambda run: tasks.append(run.task) or "f")
+    monkeypatch.setattr(preparation, "_prepare_base", lambda run, elsewhere: bases.append(run))
+    prepare([*trials, *trials])
+    assert tasks == ["toy/sentiment", "toy/paraphrase"]
+    assert len(bases) == 1
 
 
 def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tmp_path: Path) -> None:
@@ -293,31 +296,31 @@ def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tm
     run = trial("lora", rank=2).run.model_copy(
         update={"measure": MeasureSettings(forgetting=ForgettingSettings(text=str(text)))}
     )
-    needs = needs_of([PlannedTrial(run, "c", "l", Resources())])
-    digests = prepare(needs)
+    trials = [PlannedTrial(run, "c", "l", Resources())]
+    digests = prepare(trials)
     assert digests[str(text)] == hashlib.sha256(b"some words").hexdigest()
     text.unlink()
     with pytest.raises(ValueError, match=r"mine\.txt cannot be read"):
-        prepare(needs)
+        prepare(trials)
 
 
 def test_preparation_names_the_data_and_the_model_and_decomposes_nothing() -> None:
     makes = default_store().makes
-    assert prepare(needs_of([trial("craft", ranks=["all", 4, 4], projections=["q"])])).keys() == {"toy/sentiment", MINILM}
+    assert prepare([trial("craft", ranks=["all", 4, 4], projections=["q"])]).keys() == {"toy/sentiment", MINILM}
     assert default_store().makes == makes
 
 
 def test_a_model_that_is_not_there_is_refused_before_anything_else(tmp_path: Path) -> None:
     run = RunSpec(model=str(tmp_path / "absent"), task="toy/sentiment", method="lora")
     with pytest.raises(ValueError, match="does not exist"):
-        prepare(needs_of([PlannedTrial(run, "c", "l")]))
+        prepare([PlannedTrial(run, "c", "l")])
 
 
 def test_a_machine_with_other_data_than_the_drivers_trains_nothing(tmp_path: Path) -> None:
     """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
     one = trial("craft", ranks=["all", 4, 4], projections=["q"])
     before = default_store().makes
-    digests = prepare(needs_of([one]), elsewhere=True)
+    digests = prepare([one], elsewhere=True)
     assert default_store().makes == before
     with Shared(digests, True).there(one.run):
         pass
