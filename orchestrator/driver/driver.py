@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.driver.display import Display, SweepOutcome
 from orchestrator.driver.queue import CommonCause, Queue
-from orchestrator.driver.request import Command, RequestQueue
+from orchestrator.driver.request import pending
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
 from orchestrator.record import events
@@ -75,7 +75,6 @@ class Driver:
         self._finished_before = self._finished
         self._changes, self._asked_at = 0, -1
         self.storage, self.copied_from = options.storage_of(folder.path), copied_from(folder.path, self.state)
-        self.requests = RequestQueue(folder, options)
         self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
@@ -93,23 +92,23 @@ class Driver:
         if self.state.held is not None:
             self.display.say(f"paused by {self.state.held.who}: no trial starts until the sweep is continued", style="bold")
         self._ask()
-        self._take_requests()
+        self._take_requests(first=True)
 
-    def follow(self, command: Command) -> None:
+    def follow(self, event: events.Applied | events.Requested, plan: Plan, options: Options) -> None:
         """Does what a person has asked for. Under another sweep file, what runs and is still wanted continues."""
         with self.lock:
-            if command.plan is not None:
-                self.plan, self.strategy = command.plan, make_strategy(command.plan)
-                self.options = command.options or self.options
+            is_new = plan is not self.plan
+            if is_new:
+                self.plan, self.strategy, self.options = plan, make_strategy(plan), options
                 self.queue.jobs.clear()
-            self.record(command.event)
-            if command.plan is not None:
+            self.record(event)
+            if is_new:
                 self._record_refused()
                 self._ask()
-            again = [key for key in self.state.unfinished(command.keys) if key in self.queue.running]
+            keys = event.keys if isinstance(event, events.Requested) else []
+            again = [key for key in self.state.unfinished(keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet
                 self.record(events.Started(keys=again))
-            self.queue.sort(self.state)
 
     def record(self, *new: events.Event) -> None:
         """Records events: writes them to the log, changes the state by them, and shows them."""
@@ -161,13 +160,13 @@ class Driver:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
         if self.queue.running or self.strategy.is_open(self.state):
             return False
-        return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting
+        return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting(self.state)
 
     @property
     def is_open(self) -> bool:
         """Whether there is anything to run, or may be."""
         self._ask()
-        return bool(self.queue.running or self.queue.waiting) or self.strategy.is_open(self.state)
+        return bool(self.queue.running or self.queue.waiting(self.state)) or self.strategy.is_open(self.state)
 
     @property
     def is_ending(self) -> bool:
@@ -202,7 +201,7 @@ class Driver:
     @property
     def waiting_shares(self) -> list[Resources]:
         """What the jobs ask of a machine that could run now, and do not."""
-        jobs = {**self.queue.submitted, **self.queue.waiting}
+        jobs = {**self.queue.submitted, **self.queue.waiting(self.state)}
         return [job.training.resources for key, job in jobs.items() if key not in self.queue.running]
 
     # What the engine reports.
@@ -285,7 +284,7 @@ class Driver:
             self.display.retry(self.state.entries[key], "the attempt broke off")
         if keys:
             self.record(events.Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
-        self.queue.restart(self.state)
+        self.queue.restart()
         return keys
 
     def end_waiting(self) -> None:
@@ -293,7 +292,7 @@ class Driver:
         promote it; called when nothing runs."""
         if self._scheduler is None or self.strategy.is_open(self.state):
             return
-        for key in [*self.queue.waiting]:
+        for key in self.queue.waiting(self.state):
             self.record_end(key, [Outcome(self.state.entries[key].stopped(NOT_PROMOTED))])
 
     def tick(self) -> None:
@@ -330,10 +329,22 @@ class Driver:
     def seconds(self) -> float:
         return self._clock() - self._began
 
-    def _take_requests(self) -> None:
+    def _take_requests(self, first: bool = False) -> None:
+        """Answers the requests since the last call, one by one. Before the disk has all events no request is removed."""
         on_disk = self.flush()
-        for command in self.requests.commands(lambda: (self.plan, self.state), on_disk):
-            self.follow(command)
+        for request in pending(self.folder):
+            if request.name in self.state.answered:
+                if on_disk:
+                    request.remove(self.folder)
+                continue
+            try:
+                answer = request.answer(self.folder, self.plan, self.state, self.options, first=first)
+            except Exception as error:  # whatever is wrong with a request, it may not end the sweep
+                logger.warning("the request %s is refused", request.name, exc_info=error)
+                request.refuse(self.folder, str(error) or type(error).__name__)
+                continue
+            if answer is not None:
+                self.follow(*answer)
 
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
@@ -350,25 +361,20 @@ class Driver:
         self.record(events.Wanted(keys=[trial.key for trial in new], trials=described))
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
-                self._add(job)
+                self.queue.jobs[job.key] = job
+                self._end_cuts(job)
         return True
 
-    def _add(self, job: Job) -> None:
-        """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""
-        self.queue.jobs[job.key] = job
-        if job.key in self.queue.submitted:
-            return
-        unfinished, training = self.state.unfinished(job.keys), self.state.entries[job.key]
-        if training.ended and training.finished is None and unfinished:
-            # A training that has no adapter has nothing to cut.
+    def _end_cuts(self, job: Job) -> None:
+        """Ends what is to be cut from a training that has ended without an adapter, unless the engine has the job."""
+        training, cuts = self.state.entries[job.key], self.state.unfinished(job.keys)
+        if cuts and job.key not in self.queue.submitted and training.ended and training.finished is None:
             assert training.result is not None
-            self.record(*(events.Ended(result=training.result.of_cut(key)) for key in unfinished))
-        elif unfinished:
-            self.queue.waiting[job.key] = job
+            self.record(*(events.Ended(result=training.result.of_cut(key)) for key in cuts))
 
     def _wait_again(self, key: str) -> None:
         if key in self.queue.jobs:
-            self._add(self.queue.jobs[key])
+            self._end_cuts(self.queue.jobs[key])
 
     def _record_refused(self) -> None:
         if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
