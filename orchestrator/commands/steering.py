@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from orchestrator.commands.start import plan_change, run_plan
-from orchestrator.driver.change import Change, check_change, find_change, priced
+from orchestrator.driver.change import Change, check_change, find_change
 from orchestrator.driver.request import Request, RequestReport, affected, apply_request, new_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Verb
@@ -59,10 +59,8 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
     folder = SweepFolder(plan.sweep.folder)
     recorded, state = recorded_sweep(folder.path), read_state(folder.record)
     check_name(folder.path, state, plan.sweep.name)
-    change = find_change(recorded, plan, state)
     driven = is_driven(folder.path)
-    if change:
-        change = priced(change, recorded, plan, state, driven)
+    change = find_change(recorded, plan, state, driven)
     if change and driven:
         assert recorded is not None, "a driver writes the effective file first"
         check_change(recorded, plan.sweep)

@@ -23,7 +23,7 @@ from pydantic import Field, computed_field
 
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Trial, jobs_of
+from orchestrator.plan.trial import Job, Trial, jobs_of
 from orchestrator.record.resume import check_resume, differences
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import HEAD
@@ -32,25 +32,6 @@ from orchestrator.results.step import describe_price, pace_of
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
-
-
-def priced(change: Change, recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Change:
-    """Returns a change with the price of its plan for a sweep with this state, which a session runs if it is `driven`."""
-    jobs = jobs_of(make_strategy(plan).wanted(state))
-    requested = {entry.key for entry in state.requested}
-    ended = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
-    new = [job.training.trial for job in jobs if job.key not in requested | ended]
-    cuts = sum(key not in requested | ended for job in jobs for key in job.keys) - len(new)
-    seconds = _seconds(new, state)
-    about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
-    more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
-    lines = [f"{len(new)} {plural(len(new), 'training')}{more} more{about}"]
-    lines += _budget(plan.sweep, len(jobs), state, seconds or 0.0, driven)
-    if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
-        lines.append("not known any more: whether an adapter is needed at all (no `head`)")
-    if recorded is not None and len(plan.sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
-        lines.append("not known any more: with what probability a configuration is enough (one seed)")
-    return Change.fill(change, trainings=len(new), seconds=seconds if new else 0.0, price=lines)
 
 
 def _seconds(new: list[Trial], state: State) -> float | None:
@@ -118,15 +99,35 @@ class Change(Report):
         return "\n".join([*self.lines, *self.price]) or f"nothing changes in {self.sweep}"
 
 
-def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
-    strategy = make_strategy(plan)
+def find_change(recorded: Sweep | None, plan: Plan, state: State, driven: bool = True) -> Change:
+    """Returns what the plan changes in a sweep with this state, with its price; a session runs the sweep if it is `driven`."""
+    trials = make_strategy(plan).wanted(state)
     requested = {entry.key: entry for entry in state.requested or state.entries.values()}
-    wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
+    wanted = {trial.key: Entry(trial.trial) for trial in trials}
     added, removed = _compare(wanted, requested), _compare(requested, wanted)
     changed = list(_differences(recorded, plan.sweep)) if recorded is not None else []
     if recorded is not None and not (added or removed) and _space(recorded) != _space(plan.sweep):
         changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")
-    return Change(sweep=plan.sweep.name, added=added, removed=removed, changed=changed)
+    change = Change(sweep=plan.sweep.name, added=added, removed=removed, changed=changed)
+    return Change.fill(change, **_price(recorded, plan.sweep, jobs_of(trials), state, driven)) if change else change
+
+
+def _price(recorded: Sweep | None, sweep: Sweep, jobs: list[Job], state: State, driven: bool) -> dict[str, Any]:
+    """Returns the fields of a change that say what it costs."""
+    known = {entry.key for entry in state.requested}
+    known |= {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
+    new = [job.training.trial for job in jobs if job.key not in known]
+    cuts = sum(key not in known for job in jobs for key in job.keys) - len(new)
+    seconds = _seconds(new, state)
+    about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
+    more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
+    lines = [f"{len(new)} {plural(len(new), 'training')}{more} more{about}"]
+    lines += _budget(sweep, len(jobs), state, seconds or 0.0, driven)
+    if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
+        lines.append("not known any more: whether an adapter is needed at all (no `head`)")
+    if recorded is not None and len(sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
+        lines.append("not known any more: with what probability a configuration is enough (one seed)")
+    return {"trainings": len(new), "seconds": seconds if new else 0.0, "price": lines}
 
 
 def check_change(recorded: Sweep, sweep: Sweep) -> None:

@@ -11,7 +11,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -185,7 +185,6 @@ class SweepOutcome:
     exhausted: str | None = None
     notes: Sequence[str] = ()
     open: bool = False
-    new: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def left(self) -> list[Entry]:
@@ -253,9 +252,9 @@ def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
 def _where_time_went(outcome: SweepOutcome) -> str | None:
     """Returns `2 min 04 s: training 61 %, scoring 22 %, ...`: the session's time, with shares of the time of the trainings that
     finished in it; None if none did."""
-    total: Counter[str] = Counter()
+    total, began = Counter[str](), outcome.state.started.time if outcome.state.started else 0.0
     for entry in outcome.ended("finished"):
-        if entry.key in outcome.new and entry.result is not None:
+        if entry.changed >= began and entry.result is not None:
             total.update(entry.result.facts.get("phases", {}))
     spent = total.total()
     if not spent:

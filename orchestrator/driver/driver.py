@@ -72,7 +72,6 @@ class Driver:
             self.state = self.state.after(event)
             if self._scheduler is not None:
                 self._scheduler.on_report(event, self.state)
-        self._finished_before = self._finished
         self._changes, self._asked_at = 0, -1
         self.storage, self.copied_from = options.storage_of(folder.path), copied_from(folder.path, self.state)
         self.common_cause = CommonCause(clock)
@@ -130,15 +129,6 @@ class Driver:
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
-
-    @property
-    def new(self) -> frozenset[str]:
-        """Keys of the trials that finished in this session."""
-        return self._finished - self._finished_before
-
-    @property
-    def _finished(self) -> frozenset[str]:
-        return frozenset(key for key, entry in self.state.entries.items() if entry.finished)
 
     # What the engine asks.
 
@@ -323,7 +313,7 @@ class Driver:
         """Returns the outcome of a session that ended early for `trouble`, or by a signal, if it did."""
         exhausted, is_open = self.exhausted, self.strategy.is_open(self.state)
         notes = [*([f"ended by {exhausted}"] if exhausted else []), *self.notes]
-        return SweepOutcome(self.state, self.seconds, trouble, signal, exhausted, notes, is_open, self.new)
+        return SweepOutcome(self.state, self.seconds, trouble, signal, exhausted, notes, is_open)
 
     @property
     def seconds(self) -> float:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -36,25 +36,6 @@ TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetens
 METRIC_FIELDS = ("kind", "percent", "signed", "one_class", "by_token")
 SEARCHER_FIELDS = ("samples", "adaptive")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
-
-
-def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None) -> dict[str, Any]:
-    manifest = {
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": sys.argv,
-        "folder": str(Path.cwd()),
-        "craft_sweeps": craft.__version__,
-        "source": source_state(Path(craft.__file__).resolve().parent.parent),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {**versions(PACKAGES)},
-        "hardware": hardware(),
-        "seeds": sorted(set(seeds)),
-        "data": dict(data or {}),
-        "plugins": {name: plugin.record for name, plugin in LOADED.items()},
-        "added": {"metrics": added_rows(METRICS, METRIC_FIELDS), "searchers": added_rows(SEARCHERS, SEARCHER_FIELDS)},
-    }
-    return dict(redacted(manifest))
 
 
 def origin(file: Path | None) -> dict[str, str]:
@@ -125,8 +106,22 @@ HEADING = "# The effective sweep file: what {name} runs with, defaults written o
 def describe_session(
     plan: Plan, fingerprints: Mapping[str, str] | None = None, file: Path | None = None, again: str = ""
 ) -> SessionStarted:
-    manifest = make_manifest(seeds=plan.sweep.reported_seeds, data=fingerprints)
-    return SessionStarted(**describe_plan(plan), again=again, origin=origin(file), manifest=manifest)
+    manifest = {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "folder": str(Path.cwd()),
+        "craft_sweeps": craft.__version__,
+        "source": source_state(Path(craft.__file__).resolve().parent.parent),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {**versions(PACKAGES)},
+        "hardware": hardware(),
+        "seeds": sorted(set(plan.sweep.reported_seeds)),
+        "data": dict(fingerprints or {}),
+        "plugins": {name: plugin.record for name, plugin in LOADED.items()},
+        "added": {"metrics": added_rows(METRICS, METRIC_FIELDS), "searchers": added_rows(SEARCHERS, SEARCHER_FIELDS)},
+    }
+    return SessionStarted(**describe_plan(plan), again=again, origin=origin(file), manifest=dict(redacted(manifest)))
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.run_job import in_smaller_batches, note_smaller_batches, run_job, size_of
-from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, process_age, together
+from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""
@@ -80,6 +80,13 @@ def _prevented(key: str, why: str) -> dict[str, Any]:
     return {"results": [TrialResult(key, "failed", error=why, retryable=True).to_json()]}
 
 
+def _process_age() -> float:
+    """Returns the seconds since this process was started."""
+    import psutil
+
+    return time.time() - float(psutil.Process().create_time())
+
+
 class _Attempt:
     """One run of a job in this process, from its newest whole checkpoint."""
 
@@ -96,7 +103,7 @@ class _Attempt:
         self._heartbeat, self._must_leave = heartbeat, must_leave
         self._reported = time.monotonic()
         self._evaluations: list[dict[str, Any]] = []
-        self._began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
+        self._began = time.monotonic() - (_process_age() if next(_TRIALS) == 0 else 0.0)
 
     def run(self) -> None:
         job, storage = self._job, self._settings.storage

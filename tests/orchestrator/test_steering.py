@@ -15,7 +15,7 @@ from rich.console import Console
 from orchestrator.commands.app import WRONG
 from orchestrator.commands.start import plan_sweep
 from orchestrator.commands.steering import ask
-from orchestrator.driver.change import Change, find_change, priced
+from orchestrator.driver.change import find_change
 from orchestrator.driver.request import apply_request, new_request, pending
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
@@ -63,7 +63,7 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
         state = driver.state
     more = plan_of("grid", 1)
     more = replace(more, sweep=more.sweep.model_copy(update={"budget": Budget(trials=40, wall_clock="1h")}))
-    change = priced(Change(sweep="t"), plan.sweep, more, state, driven=False)
+    change = find_change(plan.sweep, more, state, driven=False)
     by_configuration = {entry.trial.configuration: list[float]() for entry in state.trainings}
     for key, seconds in took.items():
         by_configuration[state.entries[key].trial.configuration].append(seconds)
@@ -74,7 +74,7 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
     assert change.seconds == pytest.approx(expected / pace_of(state))
     assert change.price[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
     assert change.price[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
-    assert priced(change, more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")
+    assert find_change(more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")
 
 
 def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:
