@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
 
 import numpy as np
 
@@ -53,9 +52,6 @@ class Promotion:
     after another, so whether its next one starts is decided in the same way. Trials of equal score do not all continue: the
     first to arrive do, as many as of trials that differ. If all trials at a rung score the same, all continue.
 
-    The next trial of a configuration is one on the task whose latest scores differ most from trial to trial, because it says
-    most about the configuration's mean; until every task has two scores, it is the first in the file's order.
-
     Sources: Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning (ASHA promotes); Birattari et al. 2002, A
     Racing Algorithm for Configuring Metaheuristics (more tasks and seeds for the promising only).
     """
@@ -67,7 +63,6 @@ class Promotion:
     _epochs: dict[str, dict[str, float]] = field(default_factory=dict)
     _standing: dict[str, _Rung] = field(default_factory=dict)
     _level: dict[str, int] = field(default_factory=dict)
-    _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
     def on_report(self, event: Event, state: State) -> bool:
         """Learns from a report; returns whether its trial waits from now on. Other events change nothing."""
@@ -102,7 +97,6 @@ class Promotion:
             return False
         epochs[trial.key] = epoch
         self.promote(trial.configuration)  # it came further, so it was promoted
-        self._latest.setdefault(group, {})[trial.key] = score
         level = END if last else -1
         while not last and self.grace * self.factor ** (level + 1) <= epoch + 1e-9:
             level += 1
@@ -131,8 +125,8 @@ class Promotion:
     def next_turn(self, waiting: Mapping[str, Sequence[Trial]]) -> Trial | None:
         """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
         trial of the configuration that may continue and is furthest along, among equals of the one that came to its rung first.
-        A trial that has begun comes before those that have not, and one that is trained to its end, and lacks its result or a
-        size, before all.
+        A trial that has begun comes before those that have not, which come in the file's order, and one that is trained to its
+        end, and lacks its result or a size, before all.
 
         Args:
             waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which
@@ -153,17 +147,7 @@ class Promotion:
         chosen = max([*promoted, *free], key=lambda configuration: sum(self._epochs.get(configuration, {}).values()))
         self.promote(chosen)
         begun = self._epochs.get(chosen, {})
-        return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
-
-    def next_of(self, trials: Sequence[Trial]) -> Trial:
-        """Returns, of a configuration's trials that have not begun, the one to begin with."""
-        spreads: dict[str, list[float]] = {}
-        for (task, _), scores in self._latest.items():
-            if len(scores) > 1:
-                spreads.setdefault(task, []).append(pstdev(scores.values()))
-        if any(trial.task not in spreads for trial in trials):
-            return trials[0]
-        return max(trials, key=lambda trial: fmean(spreads[trial.task]))
+        return next((trial for trial in waiting[chosen] if trial.key in begun), None) or waiting[chosen][0]
 
 
 def make_scheduler(sweep: Sweep) -> Promotion | None:

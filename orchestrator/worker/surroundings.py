@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
-import functools
 import gc
 import os
 import shutil
@@ -67,15 +66,6 @@ def stderr_to(path: Path) -> Iterator[int]:
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
-
-
-@functools.cache
-def _freeze_libraries() -> None:
-    """Takes what is there before the first trial, which is libraries, out of the garbage collector's sight for good.
-
-    They hold some hundred thousand objects: a collection that looks at them all takes a tenth of a second, twice a trial.
-    """
-    gc.freeze()
 
 
 def free_memory() -> None:
@@ -178,7 +168,6 @@ def guarded(settings: WorkerSettings, name: str) -> Iterator[tuple[Path, Heartbe
 
     with _scratch(settings, name) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
         free_memory()
-        _freeze_libraries()
         torch.set_num_threads(settings.threads)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()

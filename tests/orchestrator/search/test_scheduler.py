@@ -99,16 +99,6 @@ def test_a_trained_trial_whose_result_was_lost_is_not_thrown_away() -> None:
     assert rule.next_turn({"b": [one("b", task="mrpc")]}) is None, "another trial of it waits"
 
 
-def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
-    rule = rule_of()
-    trials = [one("x", task="cola"), one("x", task="mrpc")]
-    assert rule.next_of(trials).task == "cola"  # nothing is known: the file's order
-    for name, mrpc in (("a", 70.0), ("b", 68.0)):
-        rule.pauses(one(name, task="cola"), 0.5, 0.0)
-        rule.pauses(one(name, task="mrpc"), 0.5, mrpc)
-    assert rule.next_of(trials).task == "mrpc"
-
-
 def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
     rule = rule_of()
     for place in range(9):
