@@ -24,7 +24,7 @@ from rich.text import Text
 
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
-from orchestrator.record.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
+from orchestrator.record.events import Applied, Ended, Event, Paused, Reported, Requested, Started
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Verbosity
 from orchestrator.record.state import Entry, State, count_phases
@@ -81,8 +81,10 @@ class Display:
 
     def show(self, event: Event, state: State) -> None:
         self.state = state
-        if isinstance(event, Ended):
-            self._outlooks.pop(event.result.key, None)
+        if isinstance(event, Started):
+            for key in event.keys:
+                self._outlooks.pop(key, None)
+        elif isinstance(event, Ended):
             self._show_end(state.entries[event.result.key])
         elif isinstance(event, Reported) and self._verbosity == "verbose":
             entry = state.entries[event.key]
@@ -92,18 +94,16 @@ class Display:
                 self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
         elif isinstance(event, Applied | Requested):
             self.say(_announcement(event, state), style="bold")
-        elif isinstance(event, Interrupted | Paused):
-            for key in event.keys:
-                self._outlooks.pop(key, None)
-                if isinstance(event, Paused) and self._verbosity == "verbose" and not state.entries[key].trial.is_cut:
-                    self.say(f"waits: {state.entries[key].trial.name}")
+        elif isinstance(event, Paused) and self._verbosity == "verbose":
+            for entry in map(state.entries.__getitem__, event.keys):
+                if not entry.trial.is_cut:
+                    self.say(f"waits: {entry.trial.name}")
 
     def look(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Takes the progress of a running training, as `craft.results.Outlook` has it."""
         self._outlooks[key] = Outlook.of(outlook, self._clock())
 
     def retry(self, entry: Entry, why: str) -> None:
-        self._outlooks.pop(entry.key, None)
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
 
     def _show_end(self, entry: Entry) -> None:

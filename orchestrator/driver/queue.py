@@ -77,8 +77,8 @@ class Queue:
         if only is not None:
             waiting = {key: waiting[key] for key in only if key in waiting}
         if self._scheduler is not None:
-            busy = {state.entries[key].trial.configuration for key in self.submitted}
-            job = self._scheduler.next_job(waiting.values(), busy, state)
+            busy = {job.training.configuration for job in self.submitted.values()}
+            job = self._scheduler.next_job(waiting.values(), busy)
         else:
             job = next((job for job in waiting.values() if _is_ready(job, state)), None)
         if job is not None:

@@ -6,8 +6,9 @@ The rule is folded from the same reports as the state. So a resumed sweep judges
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -72,22 +73,9 @@ class Promotion:
         at_end = last["step"] >= event.total_steps > 0
         return self.pauses(state.entries[event.key].trial, event.epoch, last.get("search_score"), at_end) and not at_end
 
-    def next_job(self, waiting: Iterable[Job], busy: Container[str], state: State) -> Job | None:
-        """Returns the job whose turn it is, which then continues; None if all must wait.
-
-        Args:
-            busy: configurations of which a trial runs.
-        """
-        jobs = {job.key: job for job in waiting if job.training.configuration not in busy}
-        trials: dict[str, list[Trial]] = {}
-        for job in jobs.values():
-            trials.setdefault(job.training.configuration, []).append(state.entries[job.key].trial)
-        chosen = self.next_turn(trials)
-        return None if chosen is None else jobs[chosen.key]
-
     def pauses(self, trial: Trial, epoch: float, score: object, last: bool = False) -> bool:
         """Takes in a search score (higher is better) of a trial at an epoch; whether the trial waits now, with its checkpoint,
-        until `next_turn` names it, which may never happen. After its `last` evaluation its configuration's next trial waits.
+        until `next_job` names it, which may never happen. After its `last` evaluation its configuration's next trial waits.
 
         An evaluation that is already known, or whose score is no finite number, changes nothing, so a record may be repeated.
         """
@@ -122,32 +110,29 @@ class Promotion:
         if configuration in self._standing:
             self._standing.pop(configuration).promoted.add(configuration)
 
-    def next_turn(self, waiting: Mapping[str, Sequence[Trial]]) -> Trial | None:
-        """Returns the waiting trial that continues, or begins, now, and counts it as running; None if all must wait. It is a
-        trial of the configuration that may continue and is furthest along, among equals of the one that came to its rung first.
-        A trial that has begun comes before those that have not, which come in the file's order, and one that is trained to its
-        end, and lacks its result or a size, before all.
+    def next_job(self, waiting: Iterable[Job], busy: Container[str]) -> Job | None:
+        """Returns the waiting job that continues, or begins, now, and counts it as running; None if all must wait. It is one of
+        the configuration that may continue and is furthest along, among equals of the one that came to its rung first. A job
+        that has begun comes before those that have not, which come in the file's order, and one that is trained to its end, and
+        lacks its result or a size, before all.
 
         Args:
-            waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which
-                a trial runs.
+            busy: configurations of which a trial runs.
         """
-        every = (trial for trials in waiting.values() for trial in trials)
-        if trained := next((trial for trial in every if self._level.get(trial.key) == END), None):
+        jobs: dict[str, list[Job]] = {}
+        for job in waiting:
+            if job.training.configuration not in busy:
+                jobs.setdefault(job.training.configuration, []).append(job)
+        if trained := next((job for job in chain(*jobs.values()) if self._level.get(job.key) == END), None):
             return trained
-        promoted = [
-            configuration
-            for rung in self._rungs.values()
-            for configuration in rung.ready(self.factor)
-            if configuration in waiting
-        ]
-        free = [configuration for configuration in waiting if configuration not in self._standing]
+        promoted = [name for rung in self._rungs.values() for name in rung.ready(self.factor) if name in jobs]
+        free = [name for name in jobs if name not in self._standing]
         if not promoted and not free:
             return None
-        chosen = max([*promoted, *free], key=lambda configuration: sum(self._epochs.get(configuration, {}).values()))
+        chosen = max([*promoted, *free], key=lambda name: sum(self._epochs.get(name, {}).values()))
         self.promote(chosen)
         begun = self._epochs.get(chosen, {})
-        return next((trial for trial in waiting[chosen] if trial.key in begun), None) or waiting[chosen][0]
+        return next((job for job in jobs[chosen] if job.key in begun), jobs[chosen][0])
 
 
 def make_scheduler(sweep: Sweep) -> Promotion | None:

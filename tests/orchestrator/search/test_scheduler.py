@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,8 +96,9 @@ def test_a_trained_trial_whose_result_was_lost_is_not_thrown_away() -> None:
     for name, score in (("a", 90.0), ("b", 80.0)):
         assert rule.pauses(one(name), 2.0, score, last=True)
     assert not rule.may_be_promoted("b")
-    assert rule.next_turn({"b": [one("b")]}) == one("b"), "only its result, or a size, is missing"
-    assert rule.next_turn({"b": [one("b", task="mrpc")]}) is None, "another trial of it waits"
+    job, other = (SimpleNamespace(key=trial.key, training=trial) for trial in (one("b"), one("b", task="mrpc")))
+    assert rule.next_job([job], ()) is job, "only its result, or a size, is missing"
+    assert rule.next_job([other], ()) is None, "another trial of it waits"
 
 
 def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
