@@ -124,7 +124,7 @@ class Driver:
     def flush(self) -> bool:
         """Retries pending writes; returns whether none is left."""
         assert self._log is not None, "the session has not begun"
-        return self._log.flush()
+        return self._log.append()
 
     def close(self) -> None:
         if self._log is not None:

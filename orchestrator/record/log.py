@@ -53,7 +53,7 @@ class OtherVersion(DamagedLog):
 class Log:
     """The writing end of the log at `path`, which is made if absent. Close it.
 
-    Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `flush`. `trouble` is
+    Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `append`. `trouble` is
     the disk's error while it refuses.
     """
 
@@ -76,12 +76,8 @@ class Log:
             raise
 
     def append(self, *events: Event) -> bool:
-        """Writes events, and waits for the disk if one is durable; False while the disk refuses."""
+        """Writes what waits and these events, and waits for the disk if one is durable; False while the disk refuses."""
         self._waiting += events
-        return self.flush()
-
-    def flush(self) -> bool:
-        """Writes what waits; False while the disk refuses."""
         try:
             durable = any(event.durable for event in self._waiting)
             self.write((redacted(event.to_json()) for event in self._waiting), sync=durable)
@@ -119,7 +115,7 @@ class Log:
 
     def close(self) -> None:
         if self._file >= 0:
-            self.flush()
+            self.append()
             os.close(self._file)
             self._file = -1
 

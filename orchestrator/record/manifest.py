@@ -7,7 +7,6 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
@@ -72,10 +71,15 @@ def source_state(folder: Path) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": cores()}
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return facts | {"gpus": [f"{gpu.name}, {format_bytes(gpu.bytes)}" for gpu in usable_gpus()]}
+    import psutil
+
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpus": cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": [f"{gpu.name}, {format_bytes(gpu.bytes)}" for gpu in usable_gpus()],
+    }
 
 
 def cores() -> int:
@@ -91,8 +95,6 @@ def _processor() -> str:
 
 
 def _output(command: list[str]) -> str | None:
-    if shutil.which(command[0]) is None:
-        return None
     try:
         done = subprocess.run(command, capture_output=True, timeout=10, check=False, encoding="utf-8", errors="replace")
     except (OSError, subprocess.TimeoutExpired):

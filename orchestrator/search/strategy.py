@@ -18,7 +18,7 @@ from typing import Any
 from craft.methods import shown_method
 from orchestrator.plan.configuration import Configuration, Dropped, flatten
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import PlannedTrial, Why, jobs_of
+from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.record.events import Decided, Event, Refused
 from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.mistakes import SweepError
@@ -113,12 +113,6 @@ class Staged(Strategy):
                 stages = stage(self._plan, state, stages)
             self._last = at, stages
         return self._last[1]
-
-
-def is_affordable(plan: Plan, trials: Sequence[PlannedTrial]) -> bool:
-    """Returns whether the budget allows so many trainings."""
-    allowed = plan.sweep.budget.trials
-    return allowed is None or len(jobs_of(trials)) <= allowed
 
 
 def refusal(dropped: Dropped, protocol: str) -> Refused:
