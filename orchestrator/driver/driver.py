@@ -185,9 +185,6 @@ class Driver:
         waits = self.state.held is not None and key not in self.queue.running
         return key in self.queue.submitted and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
 
-    def is_submitted(self, key: str) -> bool:
-        return key in self.queue.submitted
-
     @property
     def waiting_shares(self) -> list[Resources]:
         """What the jobs ask of a machine that could run now, and do not."""

@@ -252,7 +252,7 @@ class LiveState:
 
     def read(self) -> bool:
         """Replays the events that are new; returns whether there were any."""
-        start, offset = self.offset, self.offset
+        start = offset = self.offset
 
         def events() -> Iterator[Event]:
             nonlocal offset
@@ -260,8 +260,10 @@ class LiveState:
                 offset = behind
                 yield event
 
-        self.state, self.offset = fold(events(), self.state), offset
-        return self.offset != start
+        state = fold(events(), self.state)
+        if offset != start:
+            self.state, self.offset = state, offset
+        return offset != start
 
 
 def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:

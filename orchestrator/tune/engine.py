@@ -116,7 +116,7 @@ class Judge(_NotPickled, FIFOScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         for trial in [*tune_controller.get_live_trials()]:
             key = trial.config["key"]
-            if trial.status == trial.PENDING and (self._driver.must_leave(key) or not self._driver.is_submitted(key)):
+            if trial.status == trial.PENDING and (self._driver.must_leave(key) or key not in self._driver.queue.submitted):
                 tune_controller.stop_trial(trial)
         return super().choose_trial_to_run(tune_controller)
 
