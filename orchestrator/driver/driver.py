@@ -47,7 +47,8 @@ NOT_PROMOTED = "never among the best of its rivals, so it was not continued"
 
 
 class Driver:
-    """One session of a sweep: its log, replayed, and the jobs that remain by it."""
+    """One session of a sweep: its log, replayed, and the jobs that remain by it. Its seconds, by which budgets are used up, are
+    those of `clock`."""
 
     def __init__(
         self,
@@ -58,10 +59,6 @@ class Driver:
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
-        Args:
-            clock: the seconds of this session, by which budgets are used up and progress is recorded.
-        """
         self.folder, self.options, self.display, self.stopping, self._clock = folder, options, display, stopping, clock
         self.plan, self.strategy, self._scheduler = plan, make_strategy(plan), make_scheduler(plan.sweep)
         self.promotes = self._scheduler is not None

@@ -111,11 +111,9 @@ class Attempts:
                     self._driver.display.say(str(idle_line(gpus)), style="yellow")
                 self._began = True
                 tuner.fit()
-        except ValueError as error:
-            if not self._began:
-                raise  # a refusal: nothing has been trained
-            return error
         except Exception as error:
+            if isinstance(error, ValueError) and not self._began:
+                raise  # a refusal: nothing has been trained
             return error
         finally:
             self.cluster = None

@@ -53,13 +53,10 @@ class _NotPickled:
 
 
 class Jobs(_NotPickled, Searcher):
-    """Gives Tune one job after another. Ray saves no state of this class: a resumed sweep knows everything from its log."""
+    """Gives Tune one job after another; if it is given, `at_once` are out at most. Ray saves no state of this class: a resumed
+    sweep knows everything from its log."""
 
     def __init__(self, driver: Driver, at_once: int | None, only: Sequence[str] = ()) -> None:
-        """
-        Args:
-            at_once: how many jobs may be submitted; as many as Tune asks for if not given.
-        """
         super().__init__()
         self._driver, self._at_once, self._only = driver, at_once, only
         self._out: set[str] = set()
