@@ -124,12 +124,13 @@ class Attempts:
         scratch = None if driver.options.address else str(driver.folder.scratch)
         shared = self._shared.there if self._shared else None
         settings = WorkerSettings(storage=driver.storage, scratch=scratch, threads=1, train=self._train, shared=shared)
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else self._pending(slots))
+        at_once, pending = (1, 1) if only else self._limits(slots)
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(pending)
         return tune.Tuner(
             tune.with_resources(trainable(settings), share_of),
             param_space={},
             tune_config=tune.TuneConfig(
-                search_alg=Jobs(driver, 1 if only else self._at_once(slots), only),
+                search_alg=Jobs(driver, at_once, only),
                 scheduler=Judge(driver, number),
                 num_samples=-1,
                 reuse_actors=True,
@@ -148,25 +149,17 @@ class Attempts:
             ),
         )
 
-    def _at_once(self, slots: int) -> int | None:
-        """Returns how many jobs may be with Tune.
+    def _limits(self, slots: int) -> tuple[int | None, int]:
+        """Returns how many jobs may be with Tune, None for all that it asks for, and how many trials Ray is asked to place.
 
-        Tune asks for trials before it can run them; what a strategy learns meanwhile would come too late for those.
+        Tune asks for trials before it can run them: what a searcher learns or a rule decides meanwhile would come too late. A
+        cluster that grows starts machines for what waits, perhaps from none, so it is shown as much as it may need.
         """
-        driver = self._driver
-        early = (driver.plan.adaptive or driver.promotes) and not driver.options.address
-        return slots if early else driver.options.max_concurrent
-
-    def _pending(self, slots: int) -> int:
-        """Returns how many trials Ray is asked to place at once.
-
-        A cluster that grows starts machines for what waits, perhaps from none, so it is shown as much as it may need. What a
-        searcher learns or a rule decides while trials run would come too late for those that wait already.
-        """
-        driver = self._driver
-        if not driver.options.address or driver.plan.adaptive or driver.promotes:
-            return slots
-        return max(slots, min(len(driver.waiting_shares), ANNOUNCED_TRIALS))
+        driver, options = self._driver, self._driver.options
+        decides = driver.plan.adaptive or driver.promotes
+        if not options.address:
+            return slots if decides else options.max_concurrent, slots
+        return options.max_concurrent, slots if decides else max(slots, min(len(driver.waiting_shares), ANNOUNCED_TRIALS))
 
     def _slots(self, cluster: Cluster) -> int:
         shares, options = self._driver.plan.sweep.shares, self._driver.options
