@@ -120,10 +120,10 @@ def find_change(recorded: Sweep | None, plan: Plan, state: State, driven: bool =
 
 def _price(recorded: Sweep | None, sweep: Sweep, jobs: list[Job], state: State, driven: bool) -> dict[str, Any]:
     """Returns the fields of a change that say what it costs."""
-    known = {entry.key for entry in state.requested}
-    known |= {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
-    new = [job.training.trial for job in jobs if job.key not in known]
-    cuts = sum(key not in known for job in jobs for key in job.keys) - len(new)
+    counted = {entry.key for entry in state.requested}
+    counted |= {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
+    new = [job.training.trial for job in jobs if job.key not in counted]
+    cuts = sum(key not in counted for job in jobs for key in job.keys) - len(new)
     seconds = _seconds(new, state)
     about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
     more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
