@@ -27,11 +27,11 @@ from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
 from orchestrator.record import events
 from orchestrator.record.checkpoints import Attempt
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import Log, read_events
+from orchestrator.record.log import Log, read_events, read_state
 from orchestrator.record.manifest import describe_session
 from orchestrator.record.options import Options
 from orchestrator.record.resume import copied_from
-from orchestrator.record.state import State, new_rows
+from orchestrator.record.state import new_rows
 from orchestrator.search.scheduler import make_scheduler
 from orchestrator.search.stages import make_strategy
 from orchestrator.search.strategy import refusal
@@ -63,11 +63,10 @@ class Driver:
         self.plan, self.strategy, self._scheduler = plan, make_strategy(plan), make_scheduler(plan.sweep)
         self.promotes = self._scheduler is not None
         self.queue, self.notes, self.lock = Queue(self._scheduler, clock), list[str](), threading.RLock()
-        self.state = State()
+        self.state = read_state(folder.record)
         self._log: Log | None = None
-        for event, _ in read_events(folder.record):
-            self.state = self.state.after(event)
-            if self._scheduler is not None:
+        if self._scheduler is not None:
+            for event, _ in read_events(folder.record):
                 self._scheduler.on_report(event, self.state)
         self._changes, self._asked_at = 0, -1
         self.storage, self.copied_from = options.storage_of(folder.path), copied_from(folder.path, self.state)
@@ -236,7 +235,7 @@ class Driver:
         every = [by_key.get(trial) or Outcome(training.of_cut(trial)) for trial in self._left(key)]
         self.queue.leave(key)
         self.record(*(events.Ended(result=outcome.result, adapter=self.folder.relative(outcome.adapter)) for outcome in every))
-        self._wait_again(key)
+        self._end_cuts(key)
 
     def record_leave(self, key: str) -> None:
         """Notes that the engine has given a job back without a result: if it is wanted it waits, and continues from its last
@@ -247,7 +246,7 @@ class Driver:
         self.queue.leave(key)
         if unfinished:
             self.record(events.Paused(keys=unfinished) if key in self.queue.jobs else events.Interrupted(keys=unfinished))
-        self._wait_again(key)
+        self._end_cuts(key)
 
     def show_retry(self, key: str, why: str) -> None:
         """Shows that the job's process or machine died; the engine starts it again."""
@@ -346,19 +345,18 @@ class Driver:
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
                 self.queue.jobs[job.key] = job
-                self._end_cuts(job)
+                self._end_cuts(job.key)
         return True
 
-    def _end_cuts(self, job: Job) -> None:
+    def _end_cuts(self, key: str) -> None:
         """Ends what is to be cut from a training that has ended without an adapter, unless the engine has the job."""
-        training, cuts = self.state.entries[job.key], self.state.unfinished(job.keys)
-        if cuts and job.key not in self.queue.submitted and training.ended and training.finished is None:
+        job = self.queue.jobs.get(key)
+        if job is None or key in self.queue.submitted:
+            return
+        cuts, training = self.state.unfinished(job.keys), self.state.entries[key]
+        if cuts and training.ended and training.finished is None:
             assert training.result is not None
-            self.record(*(events.Ended(result=training.result.of_cut(key)) for key in cuts))
-
-    def _wait_again(self, key: str) -> None:
-        if key in self.queue.jobs:
-            self._end_cuts(self.queue.jobs[key])
+            self.record(*(events.Ended(result=training.result.of_cut(cut)) for cut in cuts))
 
     def _record_refused(self) -> None:
         if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
