@@ -243,9 +243,11 @@ def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Cal
 
 def train_of(stand_in: Train | None) -> Train:
     """Returns what runs a training: `craft.trainer.training.train_run` if there is no stand-in."""
+    if stand_in is not None:
+        return stand_in
     from craft.trainer.training import train_run
 
-    return stand_in or train_run
+    return train_run
 
 
 def process_name(key: str, rank: int) -> str:
