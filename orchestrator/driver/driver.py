@@ -361,7 +361,7 @@ class Driver:
     def _record_refused(self) -> None:
         if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
             refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
-            self.record(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
+            self.record(*(refusal(drop.configuration, drop.reason, self.plan.sweep.protocol) for drop in refused))
 
     def _left(self, key: str) -> list[str]:
         """Returns the keys of a job's trials that have not ended, in its order; those of what the engine has of it, if it has

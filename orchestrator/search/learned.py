@@ -30,7 +30,7 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from craft.settings import content_hash
-from orchestrator.plan.configuration import Configuration, Dropped
+from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Event, Proposed
@@ -209,9 +209,8 @@ class Learned(Strategy):
             return [replace(drawn, verdict=f"cannot be built: {judged.reason}")]
         name = judged.configuration.id
         if not judged.family:
-            dropped = Dropped(judged.configuration, judged.reason)
-            refusals = [] if name in state.refused else [refusal(dropped, self._sweep.protocol)]
-            return [*refusals, replace(drawn, configuration=name, verdict=judged.reason)]
+            new = [] if name in state.refused else [refusal(judged.configuration, judged.reason, self._sweep.protocol)]
+            return [*new, replace(drawn, configuration=name, verdict=judged.reason)]
         if (equal := self._drawn(state).get(judged.meaning)) is not None:
             return [replace(drawn, configuration=equal.family[-1].id, verdict=f"equals {equal.family[-1].label}")]
         return [replace(drawn, configuration=name)]

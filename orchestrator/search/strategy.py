@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from craft.methods import shown_method
-from orchestrator.plan.configuration import Configuration, Dropped, flatten
+from orchestrator.plan.configuration import Configuration, flatten
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.record.events import Decided, Event, Refused
@@ -115,9 +115,8 @@ class Staged(Strategy):
         return self._last[1]
 
 
-def refusal(dropped: Dropped, protocol: str) -> Refused:
+def refusal(configuration: Configuration, reason: str, protocol: str) -> Refused:
     """Returns the event of a configuration that breaks a constraint and is never trained."""
-    configuration = dropped.configuration
     method = shown_method(configuration.method, configuration.parameters)
     return Refused(
         configuration=configuration.id,
@@ -126,7 +125,7 @@ def refusal(dropped: Dropped, protocol: str) -> Refused:
         protocol=protocol,
         parameters={"method": method, **flatten(configuration.parameters), **flatten(configuration.training)},
         counts=configuration.counts.known(),
-        reason=dropped.reason,
+        reason=reason,
     )
 
 
