@@ -41,7 +41,7 @@ from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import TrackingError, check_store, sqlite_file
-from orchestrator.worker.preparation import Shared, needs_of, prepare
+from orchestrator.worker.preparation import Shared, prepare
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -107,7 +107,7 @@ def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -
         check_writable(storage)
         yield _disk(plan, storage)
         subject = "model and data"
-        shared = Shared(prepare(needs_of(plan.trials or plan.examples), elsewhere=address is not None), address is not None)
+        shared = Shared(prepare(plan.trials or plan.examples, elsewhere=address is not None), address is not None)
         yield Finding("good", subject, "are here" if address is None else "can be read by the driver")
         subject = "cluster"
         yield from _on_cluster(plan, storage, shared, address, machines_wanted)

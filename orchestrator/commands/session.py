@@ -42,7 +42,7 @@ from orchestrator.tracking.client import TrackingError, check_store
 from orchestrator.tracking.follower import Follower
 from orchestrator.tune.attempts import Attempts
 from orchestrator.tune.cluster import refuse_running_ray
-from orchestrator.worker.preparation import Shared, needs_of, prepare
+from orchestrator.worker.preparation import Shared, prepare
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ def _prepare(driver: Driver, console: Console) -> Shared | None:
     if not (remaining or moved):
         return None
     with _doing(console, "preparing model and data"):
-        digests = prepare(needs_of(every if moved else remaining), elsewhere=elsewhere or not remaining)
+        digests = prepare(every if moved else remaining, elsewhere=elsewhere or not remaining)
     check_data(plan.sweep, entries, digests)
     return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere) if remaining else None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from orchestrator.commands.start import plan_change, run_plan
-from orchestrator.driver.change import Change, check_change, find_change, priced
+from orchestrator.driver.change import Change, check_change, find_change
 from orchestrator.driver.request import Request, RequestReport, affected, apply_request, new_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Verb
@@ -24,7 +24,7 @@ from orchestrator.record.log import read_state
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_data, check_name, recorded_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.worker.preparation import needs_of, prepare
+from orchestrator.worker.preparation import prepare
 
 if TYPE_CHECKING:
     from orchestrator.driver.display import SweepOutcome
@@ -59,16 +59,14 @@ def apply(options: Options, console: Console, agree: Callable[[Change], bool] = 
     folder = SweepFolder(plan.sweep.folder)
     recorded, state = recorded_sweep(folder.path), read_state(folder.record)
     check_name(folder.path, state, plan.sweep.name)
-    change = find_change(recorded, plan, state)
     driven = is_driven(folder.path)
-    if change:
-        change = priced(change, recorded, plan, state, driven)
+    change = find_change(recorded, plan, state, driven)
     if change and driven:
         assert recorded is not None, "a driver writes the effective file first"
         check_change(recorded, plan.sweep)
         new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
         if new:  # before the driver gets them
-            check_data(plan.sweep, state.entries.values(), prepare(needs_of(new), elsewhere=True))
+            check_data(plan.sweep, state.entries.values(), prepare(new, elsewhere=True))
     if not change:
         options.remember(folder, plan.sweep.written)  # or --resume would refuse a file that says the same in another way
     if not change or not agree(change):

@@ -15,7 +15,8 @@ effective file with the new one, for settings that name no trial.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import chain
 from statistics import fmean
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from pydantic import Field, computed_field
 
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Trial, jobs_of
+from orchestrator.plan.trial import Job, Trial, jobs_of
 from orchestrator.record.resume import check_resume, differences
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import HEAD
@@ -32,25 +33,6 @@ from orchestrator.results.step import describe_price, pace_of
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
-
-
-def priced(change: Change, recorded: Sweep | None, plan: Plan, state: State, driven: bool) -> Change:
-    """Returns a change with the price of its plan for a sweep with this state, which a session runs if it is `driven`."""
-    jobs = jobs_of(make_strategy(plan).wanted(state))
-    requested = {entry.key for entry in state.requested}
-    ended = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
-    new = [job.training.trial for job in jobs if job.key not in requested | ended]
-    cuts = sum(key not in requested | ended for job in jobs for key in job.keys) - len(new)
-    seconds = _seconds(new, state)
-    about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
-    more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
-    lines = [f"{len(new)} {plural(len(new), 'training')}{more} more{about}"]
-    lines += _budget(plan.sweep, len(jobs), state, seconds or 0.0, driven)
-    if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
-        lines.append("not known any more: whether an adapter is needed at all (no `head`)")
-    if recorded is not None and len(plan.sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
-        lines.append("not known any more: with what probability a configuration is enough (one seed)")
-    return Change.fill(change, trainings=len(new), seconds=seconds if new else 0.0, price=lines)
 
 
 def _seconds(new: list[Trial], state: State) -> float | None:
@@ -118,15 +100,40 @@ class Change(Report):
         return "\n".join([*self.lines, *self.price]) or f"nothing changes in {self.sweep}"
 
 
-def find_change(recorded: Sweep | None, plan: Plan, state: State) -> Change:
-    strategy = make_strategy(plan)
+def find_change(recorded: Sweep | None, plan: Plan, state: State, driven: bool = True) -> Change:
+    """Returns what the plan changes in a sweep with this state, with its price; a session runs the sweep if it is `driven`."""
+    trials = make_strategy(plan).wanted(state)
     requested = {entry.key: entry for entry in state.requested or state.entries.values()}
-    wanted = {trial.key: Entry(trial.trial) for trial in strategy.wanted(state)}
+    wanted = {trial.key: Entry(trial.trial) for trial in trials}
     added, removed = _compare(wanted, requested), _compare(requested, wanted)
-    changed = list(_differences(recorded, plan.sweep)) if recorded is not None else []
-    if recorded is not None and not (added or removed) and _space(recorded) != _space(plan.sweep):
-        changed.append("space: the configurations of by now are the same, those to come are not" if plan.adaptive else "space")
-    return Change(sweep=plan.sweep.name, added=added, removed=removed, changed=changed)
+    changed = list[str]()
+    if recorded is not None:
+        file, new_file = recorded.model_dump(mode="json"), plan.sweep.model_dump(mode="json")
+        settings = [row for row in differences(file, new_file) if row[0][0] not in EXCLUDED]
+        changed = [f"{dotted(path)}: {_word(old)} -> {_word(new)}" for path, old, new in settings]
+        if not (added or removed) and file["space"] != new_file["space"]:
+            to_come = ": the configurations of by now are the same, those to come are not" if plan.adaptive else ""
+            changed.append(f"space{to_come}")
+    change = Change(sweep=plan.sweep.name, added=added, removed=removed, changed=changed)
+    return Change.fill(change, **_price(recorded, plan.sweep, jobs_of(trials), state, driven)) if change else change
+
+
+def _price(recorded: Sweep | None, sweep: Sweep, jobs: list[Job], state: State, driven: bool) -> dict[str, Any]:
+    """Returns the fields of a change that say what it costs."""
+    counted = {entry.key for entry in state.requested}
+    counted |= {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
+    new = [job.training.trial for job in jobs if job.key not in counted]
+    cuts = sum(key not in counted for job in jobs for key in job.keys) - len(new)
+    seconds = _seconds(new, state)
+    about = "" if not new else describe_price(seconds) if seconds else " (how long is not known: none has ended)"
+    more = f" and {cuts} {plural(cuts, 'cut')}" if cuts else ""
+    lines = [f"{len(new)} {plural(len(new), 'training')}{more} more{about}"]
+    lines += _budget(sweep, len(jobs), state, seconds or 0.0, driven)
+    if any(entry.trial.method == HEAD for entry in state.requested) and all(job.training.trial.method != HEAD for job in jobs):
+        lines.append("not known any more: whether an adapter is needed at all (no `head`)")
+    if recorded is not None and len(sweep.reported_seeds) < 2 <= len(recorded.reported_seeds):
+        lines.append("not known any more: with what probability a configuration is enough (one seed)")
+    return {"trainings": len(new), "seconds": seconds if new else 0.0, "price": lines}
 
 
 def check_change(recorded: Sweep, sweep: Sweep) -> None:
@@ -145,49 +152,31 @@ def check_change(recorded: Sweep, sweep: Sweep) -> None:
 def _compare(these: dict[str, Entry], those: dict[str, Entry]) -> list[str]:
     parts, remaining = list[str](), [entry for key, entry in these.items() if key not in those]
     for noun, value in _ASPECTS.items():
-        other_values = {value(entry) for entry in those.values()}
-        new = [entry for entry in remaining if value(entry) not in other_values]
-        if (new and those) or noun == "configuration":
-            parts += _named(noun, new, value)
+        other_values, groups = {value(entry) for entry in those.values()}, dict[Hashable, list[Entry]]()
+        for entry in remaining:
+            if value(entry) not in other_values:
+                groups.setdefault(value(entry), []).append(entry)
+        if groups and (those or noun == "configuration"):
+            parts.append(_named(noun, groups))
             remaining = [entry for entry in remaining if value(entry) in other_values]
-    return [*parts, *([f"{_count(len(remaining), 'trial')}{_running(remaining)}"] if remaining else [])]
+    if remaining:
+        parts.append(f"{len(remaining)} {plural(len(remaining), 'trial')}{_running(remaining)}")
+    return parts
 
 
-def _named(noun: str, entries: Sequence[Entry], value: Callable[[Entry], Hashable]) -> list[str]:
-    groups: dict[Hashable, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(value(entry), []).append(entry)
-    if not groups:
-        return []
+def _named(noun: str, groups: dict[Hashable, list[Entry]]) -> str:
     if noun != "configuration":
-        names = " ".join(map(str, groups))
-        return [f"{plural(len(groups), noun)} {names}{_running(entries)}"]
+        return f"{plural(len(groups), noun)} {' '.join(map(str, groups))}{_running(chain(*groups.values()))}"
     labels = [f"{group[0].trial.label}{_running(group)}" for group in groups.values()]
-    if len(labels) == 1:
-        return labels
-    more = [f"{len(labels) - NAMED} more{_running(e for group in [*groups.values()][NAMED:] for e in group)}"]
-    named = labels if len(labels) <= NAMED + 1 else labels[:NAMED] + more
-    return [f"{_count(len(labels), noun)}: {SEPARATOR.join(named)}"]
+    if len(labels) > NAMED + 1:
+        hidden = [*groups.values()][NAMED:]
+        labels = [*labels[:NAMED], f"{len(hidden)} more{_running(chain(*hidden))}"]
+    return labels[0] if len(labels) == 1 else f"{len(groups)} {noun}s: {SEPARATOR.join(labels)}"
 
 
 def _running(entries: Iterable[Entry]) -> str:
     running = sum(entry.phase == "running" for entry in entries)
     return f" ({running} running)" if running else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {plural(number, noun)}"
-
-
-def _space(sweep: Sweep) -> Any:
-    return sweep.model_dump(mode="json")["space"]
-
-
-def _differences(recorded: Sweep, sweep: Sweep) -> Iterable[str]:
-    old_file, new_file = recorded.model_dump(mode="json"), sweep.model_dump(mode="json")
-    for path, old, new in differences(old_file, new_file):
-        if path[0] not in EXCLUDED:
-            yield f"{dotted(path)}: {_word(old)} -> {_word(new)}"
 
 
 def _word(value: Any) -> str:

@@ -11,7 +11,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +24,7 @@ from rich.text import Text
 
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
-from orchestrator.record.events import Applied, Ended, Event, Interrupted, Paused, Reported, Requested
+from orchestrator.record.events import Applied, Ended, Event, Paused, Reported, Requested, Started
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Verbosity
 from orchestrator.record.state import Entry, State, count_phases
@@ -81,8 +81,10 @@ class Display:
 
     def show(self, event: Event, state: State) -> None:
         self.state = state
-        if isinstance(event, Ended):
-            self._outlooks.pop(event.result.key, None)
+        if isinstance(event, Started):
+            for key in event.keys:
+                self._outlooks.pop(key, None)
+        elif isinstance(event, Ended):
             self._show_end(state.entries[event.result.key])
         elif isinstance(event, Reported) and self._verbosity == "verbose":
             entry = state.entries[event.key]
@@ -92,18 +94,16 @@ class Display:
                 self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
         elif isinstance(event, Applied | Requested):
             self.say(_announcement(event, state), style="bold")
-        elif isinstance(event, Interrupted | Paused):
-            for key in event.keys:
-                self._outlooks.pop(key, None)
-                if isinstance(event, Paused) and self._verbosity == "verbose" and not state.entries[key].trial.is_cut:
-                    self.say(f"waits: {state.entries[key].trial.name}")
+        elif isinstance(event, Paused) and self._verbosity == "verbose":
+            for entry in map(state.entries.__getitem__, event.keys):
+                if not entry.trial.is_cut:
+                    self.say(f"waits: {entry.trial.name}")
 
     def look(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Takes the progress of a running training, as `craft.results.Outlook` has it."""
         self._outlooks[key] = Outlook.of(outlook, self._clock())
 
     def retry(self, entry: Entry, why: str) -> None:
-        self._outlooks.pop(entry.key, None)
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
 
     def _show_end(self, entry: Entry) -> None:
@@ -185,7 +185,6 @@ class SweepOutcome:
     exhausted: str | None = None
     notes: Sequence[str] = ()
     open: bool = False
-    new: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def left(self) -> list[Entry]:
@@ -253,9 +252,9 @@ def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
 def _where_time_went(outcome: SweepOutcome) -> str | None:
     """Returns `2 min 04 s: training 61 %, scoring 22 %, ...`: the session's time, with shares of the time of the trainings that
     finished in it; None if none did."""
-    total: Counter[str] = Counter()
+    total, began = Counter[str](), outcome.state.started.time if outcome.state.started else 0.0
     for entry in outcome.ended("finished"):
-        if entry.key in outcome.new and entry.result is not None:
+        if entry.changed >= began and entry.result is not None:
             total.update(entry.result.facts.get("phases", {}))
     spent = total.total()
     if not spent:

@@ -21,17 +21,17 @@ from typing import Any
 
 from orchestrator.driver.display import Display, SweepOutcome
 from orchestrator.driver.queue import CommonCause, Queue
-from orchestrator.driver.request import Command, RequestQueue
+from orchestrator.driver.request import pending
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
 from orchestrator.record import events
 from orchestrator.record.checkpoints import Attempt
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import Log, read_events
+from orchestrator.record.log import Log, read_events, read_state
 from orchestrator.record.manifest import describe_session
 from orchestrator.record.options import Options
 from orchestrator.record.resume import copied_from
-from orchestrator.record.state import State, new_rows
+from orchestrator.record.state import new_rows
 from orchestrator.search.scheduler import make_scheduler
 from orchestrator.search.stages import make_strategy
 from orchestrator.search.strategy import refusal
@@ -47,7 +47,8 @@ NOT_PROMOTED = "never among the best of its rivals, so it was not continued"
 
 
 class Driver:
-    """One session of a sweep: its log, replayed, and the jobs that remain by it."""
+    """One session of a sweep: its log, replayed, and the jobs that remain by it. Its seconds, by which budgets are used up, are
+    those of `clock`."""
 
     def __init__(
         self,
@@ -58,24 +59,17 @@ class Driver:
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
-        Args:
-            clock: the seconds of this session, by which budgets are used up and progress is recorded.
-        """
         self.folder, self.options, self.display, self.stopping, self._clock = folder, options, display, stopping, clock
         self.plan, self.strategy, self._scheduler = plan, make_strategy(plan), make_scheduler(plan.sweep)
         self.promotes = self._scheduler is not None
         self.queue, self.notes, self.lock = Queue(self._scheduler, clock), list[str](), threading.RLock()
-        self.state = State()
+        self.state = read_state(folder.record)
         self._log: Log | None = None
-        for event, _ in read_events(folder.record):
-            self.state = self.state.after(event)
-            if self._scheduler is not None:
+        if self._scheduler is not None:
+            for event, _ in read_events(folder.record):
                 self._scheduler.on_report(event, self.state)
-        self._finished_before = self._finished
         self._changes, self._asked_at = 0, -1
         self.storage, self.copied_from = options.storage_of(folder.path), copied_from(folder.path, self.state)
-        self.requests = RequestQueue(folder, options)
         self.common_cause = CommonCause(clock)
         self.watch: Callable[[], None] = lambda: None
         self._began = self._next_underway = clock()
@@ -93,23 +87,23 @@ class Driver:
         if self.state.held is not None:
             self.display.say(f"paused by {self.state.held.who}: no trial starts until the sweep is continued", style="bold")
         self._ask()
-        self._take_requests()
+        self._take_requests(first=True)
 
-    def follow(self, command: Command) -> None:
+    def follow(self, event: events.Applied | events.Requested, plan: Plan, options: Options) -> None:
         """Does what a person has asked for. Under another sweep file, what runs and is still wanted continues."""
         with self.lock:
-            if command.plan is not None:
-                self.plan, self.strategy = command.plan, make_strategy(command.plan)
-                self.options = command.options or self.options
+            is_new = plan is not self.plan
+            if is_new:
+                self.plan, self.strategy, self.options = plan, make_strategy(plan), options
                 self.queue.jobs.clear()
-            self.record(command.event)
-            if command.plan is not None:
+            self.record(event)
+            if is_new:
                 self._record_refused()
                 self._ask()
-            again = [key for key in self.state.unfinished(command.keys) if key in self.queue.running]
+            keys = event.keys if isinstance(event, events.Requested) else []
+            again = [key for key in self.state.unfinished(keys) if key in self.queue.running]
             if again:  # it was to be stopped, and has not been yet
                 self.record(events.Started(keys=again))
-            self.queue.sort(self.state)
 
     def record(self, *new: events.Event) -> None:
         """Records events: writes them to the log, changes the state by them, and shows them."""
@@ -126,20 +120,11 @@ class Driver:
     def flush(self) -> bool:
         """Retries pending writes; returns whether none is left."""
         assert self._log is not None, "the session has not begun"
-        return self._log.flush()
+        return self._log.append()
 
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
-
-    @property
-    def new(self) -> frozenset[str]:
-        """Keys of the trials that finished in this session."""
-        return self._finished - self._finished_before
-
-    @property
-    def _finished(self) -> frozenset[str]:
-        return frozenset(key for key, entry in self.state.entries.items() if entry.finished)
 
     # What the engine asks.
 
@@ -161,13 +146,13 @@ class Driver:
         """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
         if self.queue.running or self.strategy.is_open(self.state):
             return False
-        return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting
+        return (self._scheduler is not None and self.state.held is None) or not self.queue.waiting(self.state)
 
     @property
     def is_open(self) -> bool:
         """Whether there is anything to run, or may be."""
         self._ask()
-        return bool(self.queue.running or self.queue.waiting) or self.strategy.is_open(self.state)
+        return bool(self.queue.running or self.queue.waiting(self.state)) or self.strategy.is_open(self.state)
 
     @property
     def is_ending(self) -> bool:
@@ -196,13 +181,10 @@ class Driver:
         waits = self.state.held is not None and key not in self.queue.running
         return key in self.queue.submitted and (waits or not any(trial in self.state.wanted for trial in self._left(key)))
 
-    def is_submitted(self, key: str) -> bool:
-        return key in self.queue.submitted
-
     @property
     def waiting_shares(self) -> list[Resources]:
         """What the jobs ask of a machine that could run now, and do not."""
-        jobs = {**self.queue.submitted, **self.queue.waiting}
+        jobs = {**self.queue.submitted, **self.queue.waiting(self.state)}
         return [job.training.resources for key, job in jobs.items() if key not in self.queue.running]
 
     # What the engine reports.
@@ -253,7 +235,7 @@ class Driver:
         every = [by_key.get(trial) or Outcome(training.of_cut(trial)) for trial in self._left(key)]
         self.queue.leave(key)
         self.record(*(events.Ended(result=outcome.result, adapter=self.folder.relative(outcome.adapter)) for outcome in every))
-        self._wait_again(key)
+        self._end_cuts(key)
 
     def record_leave(self, key: str) -> None:
         """Notes that the engine has given a job back without a result: if it is wanted it waits, and continues from its last
@@ -264,7 +246,7 @@ class Driver:
         self.queue.leave(key)
         if unfinished:
             self.record(events.Paused(keys=unfinished) if key in self.queue.jobs else events.Interrupted(keys=unfinished))
-        self._wait_again(key)
+        self._end_cuts(key)
 
     def show_retry(self, key: str, why: str) -> None:
         """Shows that the job's process or machine died; the engine starts it again."""
@@ -285,7 +267,7 @@ class Driver:
             self.display.retry(self.state.entries[key], "the attempt broke off")
         if keys:
             self.record(events.Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
-        self.queue.restart(self.state)
+        self.queue.restart()
         return keys
 
     def end_waiting(self) -> None:
@@ -293,7 +275,7 @@ class Driver:
         promote it; called when nothing runs."""
         if self._scheduler is None or self.strategy.is_open(self.state):
             return
-        for key in [*self.queue.waiting]:
+        for key in self.queue.waiting(self.state):
             self.record_end(key, [Outcome(self.state.entries[key].stopped(NOT_PROMOTED))])
 
     def tick(self) -> None:
@@ -324,16 +306,28 @@ class Driver:
         """Returns the outcome of a session that ended early for `trouble`, or by a signal, if it did."""
         exhausted, is_open = self.exhausted, self.strategy.is_open(self.state)
         notes = [*([f"ended by {exhausted}"] if exhausted else []), *self.notes]
-        return SweepOutcome(self.state, self.seconds, trouble, signal, exhausted, notes, is_open, self.new)
+        return SweepOutcome(self.state, self.seconds, trouble, signal, exhausted, notes, is_open)
 
     @property
     def seconds(self) -> float:
         return self._clock() - self._began
 
-    def _take_requests(self) -> None:
+    def _take_requests(self, first: bool = False) -> None:
+        """Answers the requests since the last call, one by one. Before the disk has all events no request is removed."""
         on_disk = self.flush()
-        for command in self.requests.commands(lambda: (self.plan, self.state), on_disk):
-            self.follow(command)
+        for request in pending(self.folder):
+            if request.name in self.state.answered:
+                if on_disk:
+                    request.remove(self.folder)
+                continue
+            try:
+                answer = request.answer(self.folder, self.plan, self.state, self.options, first=first)
+            except Exception as error:  # whatever is wrong with a request, it may not end the sweep
+                logger.warning("the request %s is refused", request.name, exc_info=error)
+                request.refuse(self.folder, str(error) or type(error).__name__)
+                continue
+            if answer is not None:
+                self.follow(*answer)
 
     def _ask(self) -> bool:
         """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
@@ -350,30 +344,24 @@ class Driver:
         self.record(events.Wanted(keys=[trial.key for trial in new], trials=described))
         for job in jobs_of(wanted):
             if self.queue.jobs.get(job.key) != job:
-                self._add(job)
+                self.queue.jobs[job.key] = job
+                self._end_cuts(job.key)
         return True
 
-    def _add(self, job: Job) -> None:
-        """Lets a job that is wanted wait, if it has something left to run and the engine does not have it."""
-        self.queue.jobs[job.key] = job
-        if job.key in self.queue.submitted:
+    def _end_cuts(self, key: str) -> None:
+        """Ends what is to be cut from a training that has ended without an adapter, unless the engine has the job."""
+        job = self.queue.jobs.get(key)
+        if job is None or key in self.queue.submitted:
             return
-        unfinished, training = self.state.unfinished(job.keys), self.state.entries[job.key]
-        if training.ended and training.finished is None and unfinished:
-            # A training that has no adapter has nothing to cut.
+        cuts, training = self.state.unfinished(job.keys), self.state.entries[key]
+        if cuts and training.ended and training.finished is None:
             assert training.result is not None
-            self.record(*(events.Ended(result=training.result.of_cut(key)) for key in unfinished))
-        elif unfinished:
-            self.queue.waiting[job.key] = job
-
-    def _wait_again(self, key: str) -> None:
-        if key in self.queue.jobs:
-            self._add(self.queue.jobs[key])
+            self.record(*(events.Ended(result=training.result.of_cut(cut)) for cut in cuts))
 
     def _record_refused(self) -> None:
         if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
             refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
-            self.record(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
+            self.record(*(refusal(drop.configuration, drop.reason, self.plan.sweep.protocol) for drop in refused))
 
     def _left(self, key: str) -> list[str]:
         """Returns the keys of a job's trials that have not ended, in its order; those of what the engine has of it, if it has

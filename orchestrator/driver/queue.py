@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from orchestrator.plan.trial import Job
 from orchestrator.record.state import State
-from orchestrator.search.scheduler import PromotionScheduler
+from orchestrator.search.scheduler import Promotion
 
 ENOUGH = 10
 """So many trials in a row fail for one reason before a session ends; each of them was started several times."""
@@ -49,35 +49,39 @@ class CommonCause:
 
 
 class Queue:
-    """The jobs that are wanted in a session.
+    """The jobs of a session.
 
     Attributes:
-        waiting: those that wait for room, a source or their turn, in the order in which they are wanted.
+        jobs: those that are wanted, in order.
         running: those that run, with the time at which they started.
         submitted: jobs that the engine has, as it got them. It starts a job some time later, and what is wanted of the job
             may change meanwhile.
     """
 
-    def __init__(self, scheduler: PromotionScheduler | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, scheduler: Promotion | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._scheduler, self._clock = scheduler, clock
         self.jobs: dict[str, Job] = {}
-        self.waiting: dict[str, Job] = {}
         self.running: dict[str, float] = {}
         self.submitted: dict[str, Job] = {}
 
     def job(self, key: str) -> Job | None:
         return self.submitted.get(key) or self.jobs.get(key)
 
+    def waiting(self, state: State) -> dict[str, Job]:
+        """Returns the jobs, in order, that have something left to run and wait for room, a source or their turn."""
+        return {key: job for key, job in self.jobs.items() if key not in self.submitted and state.unfinished(job.keys)}
+
     def take_next(self, state: State, only: Sequence[str] | None = None) -> Job | None:
         """Returns the job that is to start now, one of `only` if given, which waits no more; None if all must wait."""
-        waiting = self.waiting if only is None else {key: self.waiting[key] for key in only if key in self.waiting}
+        waiting = self.waiting(state)
+        if only is not None:
+            waiting = {key: waiting[key] for key in only if key in waiting}
         if self._scheduler is not None:
-            busy = {state.entries[key].trial.configuration for key in self.submitted}
-            job = self._scheduler.next_job(waiting.values(), busy, state)
+            busy = {job.training.configuration for job in self.submitted.values()}
+            job = self._scheduler.next_job(waiting.values(), busy)
         else:
             job = next((job for job in waiting.values() if _is_ready(job, state)), None)
         if job is not None:
-            del self.waiting[job.key]
             self.submitted[job.key] = job
         return job
 
@@ -85,18 +89,12 @@ class Queue:
         self.running.setdefault(key, self._clock())
 
     def leave(self, key: str) -> None:
-        for jobs in (self.waiting, self.running, self.submitted):
-            jobs.pop(key, None)
+        self.running.pop(key, None)
+        self.submitted.pop(key, None)
 
-    def sort(self, state: State) -> None:
-        """Puts in line, in their order, all jobs that have something left to run and that the engine does not have."""
-        free = (job for key, job in self.jobs.items() if key not in self.submitted)
-        self.waiting = {job.key: job for job in free if state.unfinished(job.keys)}
-
-    def restart(self, state: State) -> None:
+    def restart(self) -> None:
         self.running.clear()
         self.submitted.clear()
-        self.sort(state)
 
 
 def _is_ready(job: Job, state: State) -> bool:

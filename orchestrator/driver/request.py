@@ -5,7 +5,6 @@
 
 The event names the request, so that it is answered once, even if the driver is killed before the file is removed. A request
 that no driver has answered is answered by the next one. A file that is no request is refused as soon as it is read.
-`RequestQueue` is the driver's end.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -97,7 +95,34 @@ class Request:
         except YamlProblem:  # it is not there any more, or half-written
             return False
 
-    def planned(self, plan: Plan) -> Plan:
+    def answer(
+        self, folder: SweepFolder, plan: Plan, state: State, options: Options, *, first: bool = False
+    ) -> tuple[Applied | Requested, Plan, Options] | None:
+        """Returns the event that a driver has to record, and the plan and the options that it has to follow from then on; None
+        if the file is the same. Raises an error of any kind where the request is to be refused.
+
+        Args:
+            first: whether the driver begins, so that the request may be out of date.
+        """
+        if self.verb != "apply":
+            keys = affected(state, self.verb, self.trial)
+            return Requested(request=self.name, who=self.who, verb=self.verb, keys=keys), plan, options
+        if first and self.is_out_of_date:
+            raise SweepError([f"{self.file} was edited again before a driver took it; apply it again"])
+        new = record_in(self._planned(plan), state.sweep.tracking.uri)
+        change = find_change(plan.sweep, new, state)
+        same = Path(options.sweep).absolute() == Path(self.file)
+        options = replace(options, sweep=options.sweep if same else self.file, changes=tuple(self.changes), resume=True)
+        # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
+        options.remember(folder, self.written)
+        if not change:
+            self.remove(folder)
+            return None
+        write_effective(folder, new.sweep)
+        again, plain = options.again(), describe_plan(new)
+        return Applied(request=self.name, who=self.who, difference=change.lines, again=again, **plain), new, options
+
+    def _planned(self, plan: Plan) -> Plan:
         """Returns the plan of its file, which is to take the place of `plan`."""
         sweep, mistakes = check(dict(self.sweep))
         if sweep is None or mistakes:
@@ -224,72 +249,6 @@ def _find(state: State, verb: Verb, name: str) -> Entry:
 
 def _said(entry: Entry) -> str:
     return f"{entry.key} ({entry.trial.name})"
-
-
-@dataclass(frozen=True)
-class Command:
-    """What the driver is to do: take the event, and follow the plan if there is one, by the options."""
-
-    event: Applied | Requested
-    plan: Plan | None = None
-    options: Options | None = None
-
-    @property
-    def keys(self) -> list[str]:
-        return self.event.keys if isinstance(self.event, Requested) else []
-
-
-class RequestQueue:
-    """The requests to the driver of the sweep in a folder, which it answers one by one between two events."""
-
-    def __init__(self, folder: SweepFolder, options: Options) -> None:
-        self._folder, self._options = folder, options
-        self._opened = False
-
-    def commands(self, now: Callable[[], tuple[Plan, State]], on_disk: bool) -> Iterator[Command]:
-        """Yields the commands since the last call. The driver obeys each before it takes the next one.
-
-        Args:
-            now: returns the present plan and the state of the sweep.
-            on_disk: whether the disk has all events: before that no request is removed.
-        """
-        for request in pending(self._folder):
-            try:
-                command = self._answer(request, *now(), on_disk)
-            except Exception as error:  # whatever is wrong with a request, it may not end the sweep
-                logger.warning("the request %s is refused", request.name, exc_info=error)
-                request.refuse(self._folder, str(error) or type(error).__name__)
-                continue
-            if command is not None:
-                self._options = command.options or self._options
-                yield command
-        self._opened = True
-
-    def _answer(self, request: Request, plan: Plan, state: State, on_disk: bool) -> Command | None:
-        if request.name in state.answered:
-            if on_disk:
-                request.remove(self._folder)
-            return None
-        if request.verb != "apply":
-            keys = affected(state, request.verb, request.trial)
-            return Command(Requested(request=request.name, who=request.who, verb=request.verb, keys=keys))
-        if not self._opened and request.is_out_of_date:
-            raise SweepError([f"{request.file} was edited again before a driver took it; apply it again"])
-        new = record_in(request.planned(plan), state.sweep.tracking.uri)
-        change = find_change(plan.sweep, new, state)
-        same = Path(self._options.sweep).absolute() == Path(request.file)
-        options = replace(
-            self._options, sweep=self._options.sweep if same else request.file, changes=tuple(request.changes), resume=True
-        )
-        # Before the event: a driver that is killed in between finds the request, and a difference in the trials.
-        options.remember(self._folder, request.written)
-        if not change:
-            request.remove(self._folder)
-            return None
-        write_effective(self._folder, new.sweep)
-        name, who, lines = request.name, request.who, change.lines
-        event = Applied(request=name, who=who, difference=lines, again=options.again(), **describe_plan(new))
-        return Command(event, new, options)
 
 
 class RequestReport(Report):

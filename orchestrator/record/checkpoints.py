@@ -59,12 +59,11 @@ class Stored:
 def stored_checkpoints(storage: str, key: str) -> list[Stored]:
     """Returns all checkpoints of a trial, in all attempts, newest first. None of them is checked."""
     filesystem, root = open_storage(storage)
-    checkpoints = []
-    for attempt in attempts(storage):
-        for info in _folders(filesystem, posixpath.join(root, f"attempt-{attempt}", key)):
-            number = re.fullmatch(r"checkpoint_(\d+)", posixpath.basename(info.path))
-            if number:
-                checkpoints.append(Stored(filesystem, info.path, attempt, int(number[1])))
+    checkpoints = [
+        Stored(filesystem, path, attempt, number)
+        for attempt, folder in _numbered(filesystem, root, "attempt-").items()
+        for number, path in _numbered(filesystem, posixpath.join(folder, key), "checkpoint_").items()
+    ]
     return sorted(checkpoints, key=lambda stored: (stored.attempt, stored.number), reverse=True)
 
 
@@ -88,9 +87,7 @@ def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, 
 
 def attempts(storage: str) -> list[int]:
     """Returns the numbers of the attempts that have a folder on storage, ascending."""
-    filesystem, root = open_storage(storage)
-    matches = (re.fullmatch(r"attempt-(\d+)", posixpath.basename(info.path)) for info in _folders(filesystem, root))
-    return sorted(int(match[1]) for match in matches if match)
+    return sorted(_numbered(*open_storage(storage), "attempt-"))
 
 
 def within(storage: str, *parts: str) -> str:
@@ -219,11 +216,13 @@ def _copy(filesystem: fs.FileSystem, path: str, folder: Path) -> None:
     fs.copy_files(path, str(folder), source_filesystem=filesystem)
 
 
-def _folders(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+def _numbered(filesystem: fs.FileSystem, path: str, prefix: str) -> dict[int, str]:
+    """Returns the paths of the folders `PREFIX<number>` in a folder, by number."""
     from pyarrow import fs
 
     entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return [entry for entry in entries if _is_folder(entry)]
+    named = ((re.fullmatch(rf"{prefix}(\d+)", entry.base_name), entry) for entry in entries if _is_folder(entry))
+    return {int(match[1]): entry.path for match, entry in named if match}
 
 
 def _is_folder(entry: fs.FileInfo) -> bool:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import time as clock
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Literal
 
@@ -59,7 +59,8 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the event as plain data, its name under `event`."""
-        return {"event": type(self).__name__} | {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        name = type(self).__name__
+        return {"event": name, **_reader(name).dump_python(self)}
 
     @staticmethod
     def from_json(line: bytes | str) -> Event:
@@ -249,11 +250,3 @@ EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subcla
 @cache
 def _reader(name: str) -> TypeAdapter[Event]:
     return TypeAdapter(EVENTS[name])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, TrialResult):
-        return value.to_json()
-    if isinstance(value, list) and value and isinstance(value[0], Trial):
-        return [asdict(trial) for trial in value]
-    return value

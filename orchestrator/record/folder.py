@@ -62,15 +62,10 @@ class SweepFolder:
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
-    """Holds the sweep's folder for this process. A call inside another one for the same folder takes no second lock."""
+    """Holds the sweep's folder for this process."""
     from filelock import FileLock, Timeout
 
     folder = folder.absolute()
-    # The key names the process because a forked child inherits this table but not the lock.
-    held = (os.getpid(), folder)
-    if held in _held:
-        yield
-        return
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(SweepFolder(folder).lock)
     try:
@@ -84,15 +79,10 @@ def one_driver(folder: Path) -> Iterator[None]:
     try:
         holder = Holder(os.getpid(), socket.gethostname(), _read_start(os.getpid()))
         driver.write_text(json.dumps(asdict(holder)), encoding="utf-8")
-        _held.add(held)
         yield
     finally:
-        _held.discard(held)
         driver.unlink(missing_ok=True)
         lock.release()
-
-
-_held: set[tuple[int, Path]] = set()
 
 
 @dataclass(frozen=True)

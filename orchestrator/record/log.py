@@ -5,36 +5,28 @@ newline is there: readers ignore a half-written line, and the next writer cuts i
 the checksum of the text before it, begun with the checksum of the line before: it shows that a disk or an editor has changed a
 line, and that lines were removed, moved, doubled or merged. The first event, `Opened`, has the number of the log's format: it
 grows with each change after which other versions cannot read the log.
-
-A snapshot of the state is next to the log, so that a reader replays only what is new since the last reader. It says of how many
-bytes of the log it is, and has their checksum: a log that was changed by hand, or restored, is replayed from its start. So is
-one whose snapshot was written by another version of this folder's code.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
+import mmap
 import os
 import re
 import shlex
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import TypeAdapter
-
 from craft import __version__
-from craft.disk import flush, replacing
+from craft.disk import flush
 from orchestrator.record.events import FORMAT, Event, Opened, Reported
-from orchestrator.record.state import NO_METRICS, State
+from orchestrator.record.state import NO_METRICS, State, fold
 from orchestrator.tools.secrets import redacted
 
 logger = logging.getLogger(__name__)
@@ -45,10 +37,6 @@ ENDING = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n')
 BOM = b"\xef\xbb\xbf"
 CLEAN = r"sed -i -e '1s/^\xEF\xBB\xBF//' -e 's/[[:space:]]*$//' -e '/^$/d'"
 """Takes away what programs add around lines."""
-WORTH_BYTES = 1_000_000
-"""So much of a log takes longer to replay than to read back."""
-BLOCK = 1 << 20
-HERE = Path(__file__).parent
 REPORTED = b'{"event":"Reported"'
 LEADING = 200
 """A line of a trial's report has its key in so many bytes."""
@@ -65,7 +53,7 @@ class OtherVersion(DamagedLog):
 class Log:
     """The writing end of the log at `path`, which is made if absent. Close it.
 
-    Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `flush`. `trouble` is
+    Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `append`. `trouble` is
     the disk's error while it refuses.
     """
 
@@ -88,12 +76,8 @@ class Log:
             raise
 
     def append(self, *events: Event) -> bool:
-        """Writes events, and waits for the disk if one is durable; False while the disk refuses."""
+        """Writes what waits and these events, and waits for the disk if one is durable; False while the disk refuses."""
         self._waiting += events
-        return self.flush()
-
-    def flush(self) -> bool:
-        """Writes what waits; False while the disk refuses."""
         try:
             durable = any(event.durable for event in self._waiting)
             self.write((redacted(event.to_json()) for event in self._waiting), sync=durable)
@@ -131,7 +115,7 @@ class Log:
 
     def close(self) -> None:
         if self._file >= 0:
-            self.flush()
+            self.append()
             os.close(self._file)
             self._file = -1
 
@@ -249,79 +233,37 @@ def _write_all(file: int, payload: bytes, offset: int) -> None:
 
 def _repair(file: int) -> int:
     """Cuts away a last line without its newline; returns the size that stays."""
-    size = end = os.fstat(file).st_size
-    while end:
-        start = max(0, end - 64 * 1024)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
+    size, end = os.fstat(file).st_size, 0
+    if size:
+        with mmap.mmap(file, size, access=mmap.ACCESS_READ) as text:
+            end = text.rfind(b"\n") + 1
     if end != size:
         os.ftruncate(file, end)
         os.fsync(file)
     return end
 
 
-def load_snapshot(log: Path) -> tuple[State, int]:
-    """Returns the state after the first bytes of the log, and how many these are; an empty state and 0 without a snapshot."""
-    with suppress(OSError, ValueError, KeyError, TypeError), _place(log).open("rb") as stream:
-        head = json.loads(stream.readline())
-        if head["code"] == code_digest(HERE) and head["crc32"] == _checksum(log, head["bytes"]):
-            return _adapter().validate_json(stream.read()), int(head["bytes"])
-    return State(), 0
-
-
-def save_snapshot(log: Path, state: State, end: int) -> None:
-    """Writes the state after the log's first `end` bytes, if the folder may be written."""
-    head = json.dumps({"code": code_digest(HERE), "bytes": end, "crc32": _checksum(log, end)})
-    with suppress(OSError), replacing(_place(log)) as aside:
-        plain = _adapter().dump_python(state)  # `dump_json` would write null for NaN
-        aside.write_text(f"{head}\n{json.dumps(plain, default=list)}", encoding="utf-8")
-
-
-def _place(log: Path) -> Path:
-    return log.with_name(f".{log.stem}.state")
-
-
-@cache
-def _adapter() -> TypeAdapter[State]:
-    return TypeAdapter(State)
-
-
-@cache
-def code_digest(folder: Path) -> str:
-    """Returns a digest of the code in a folder: what other code has computed may be different."""
-    files = sorted(folder.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-def _checksum(log: Path, end: int) -> int:
-    """Returns the checksum of the log's first `end` bytes; -1 if it has fewer."""
-    total, remaining = 0, end
-    with log.open("rb") as stream:
-        while remaining and (block := stream.read(min(BLOCK, remaining))):
-            total, remaining = zlib.crc32(block, total), remaining - len(block)
-    return -1 if remaining else total
-
-
 class LiveState:
-    """The state of a log that grows: each `read` replays what is new, the first one since the last snapshot."""
+    """The state of a log that grows: each `read` replays what is new."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.state, self.offset = load_snapshot(path)
-        self._saved = self.offset
+        self.state, self.offset = State(), 0
 
     def read(self) -> bool:
         """Replays the events that are new; returns whether there were any."""
-        start_offset = self.offset
-        for event, behind in read_events(self._path, self.offset):
-            self.state, self.offset = self.state.after(event), behind
-        if self.offset - self._saved > WORTH_BYTES:
-            save_snapshot(self._path, self.state, self.offset)
-            self._saved = self.offset
-        return self.offset != start_offset
+        start = offset = self.offset
+
+        def events() -> Iterator[Event]:
+            nonlocal offset
+            for event, behind in read_events(self._path, start):
+                offset = behind
+                yield event
+
+        state = fold(events(), self.state)
+        if offset != start:
+            self.state, self.offset = state, offset
+        return offset != start
 
 
 def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -36,25 +35,6 @@ TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetens
 METRIC_FIELDS = ("kind", "percent", "signed", "one_class", "by_token")
 SEARCHER_FIELDS = ("samples", "adaptive")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
-
-
-def make_manifest(*, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None) -> dict[str, Any]:
-    manifest = {
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": sys.argv,
-        "folder": str(Path.cwd()),
-        "craft_sweeps": craft.__version__,
-        "source": source_state(Path(craft.__file__).resolve().parent.parent),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {**versions(PACKAGES)},
-        "hardware": hardware(),
-        "seeds": sorted(set(seeds)),
-        "data": dict(data or {}),
-        "plugins": {name: plugin.record for name, plugin in LOADED.items()},
-        "added": {"metrics": added_rows(METRICS, METRIC_FIELDS), "searchers": added_rows(SEARCHERS, SEARCHER_FIELDS)},
-    }
-    return dict(redacted(manifest))
 
 
 def origin(file: Path | None) -> dict[str, str]:
@@ -91,10 +71,15 @@ def source_state(folder: Path) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": cores()}
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return facts | {"gpus": [f"{gpu.name}, {format_bytes(gpu.bytes)}" for gpu in usable_gpus()]}
+    import psutil
+
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpus": cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": [f"{gpu.name}, {format_bytes(gpu.bytes)}" for gpu in usable_gpus()],
+    }
 
 
 def cores() -> int:
@@ -110,8 +95,6 @@ def _processor() -> str:
 
 
 def _output(command: list[str]) -> str | None:
-    if shutil.which(command[0]) is None:
-        return None
     try:
         done = subprocess.run(command, capture_output=True, timeout=10, check=False, encoding="utf-8", errors="replace")
     except (OSError, subprocess.TimeoutExpired):
@@ -125,8 +108,22 @@ HEADING = "# The effective sweep file: what {name} runs with, defaults written o
 def describe_session(
     plan: Plan, fingerprints: Mapping[str, str] | None = None, file: Path | None = None, again: str = ""
 ) -> SessionStarted:
-    manifest = make_manifest(seeds=plan.sweep.reported_seeds, data=fingerprints)
-    return SessionStarted(**describe_plan(plan), again=again, origin=origin(file), manifest=manifest)
+    manifest = {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "folder": str(Path.cwd()),
+        "craft_sweeps": craft.__version__,
+        "source": source_state(Path(craft.__file__).resolve().parent.parent),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {**versions(PACKAGES)},
+        "hardware": hardware(),
+        "seeds": sorted(set(plan.sweep.reported_seeds)),
+        "data": dict(fingerprints or {}),
+        "plugins": {name: plugin.record for name, plugin in LOADED.items()},
+        "added": {"metrics": added_rows(METRICS, METRIC_FIELDS), "searchers": added_rows(SEARCHERS, SEARCHER_FIELDS)},
+    }
+    return SessionStarted(**describe_plan(plan), again=again, origin=origin(file), manifest=dict(redacted(manifest)))
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:

@@ -123,11 +123,7 @@ def recorded_digests(sweep: Sweep, entries: Iterable[Entry]) -> dict[str, str]:
 
     Where trials differ, as those of a record that two models share, it is the digest of the last one.
     """
-    digests = dict[str, str]()
-    for entry in entries:
-        facts = entry.finished.facts if entry.finished else {}
-        digests |= {name: str(facts[fact]) for name, (fact, _) in _read_by(sweep, entry.trial.task).items() if facts.get(fact)}
-    return digests
+    return {name: digest for entry in entries for name, digest, _ in _read_by(sweep, entry)}
 
 
 def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str]) -> None:
@@ -137,24 +133,25 @@ def check_data(sweep: Sweep, entries: Iterable[Entry], digests: Mapping[str, str
         digests: of what is there now: of the data by task, of the model and of a text by their names.
     """
     for entry in entries:
-        recorded = recorded_digests(sweep, [entry])
-        for name, (_, subject) in _read_by(sweep, entry.trial.task).items():
-            digest, earlier = digests.get(name), recorded.get(name)
-            if digest is not None and earlier is not None and digest != earlier:
+        for name, earlier, subject in _read_by(sweep, entry):
+            if (digest := digests.get(name, earlier)) != earlier:
                 raise SweepError(
                     [
-                        f"{subject.format(name)} what this sweep's finished trials used "
-                        f"(SHA-256 {digest[:12]}, then {earlier[:12]})",
+                        f"{subject} not what this sweep's finished trials used (SHA-256 {digest[:12]}, then {earlier[:12]})",
                         "put back what it was, or begin a new sweep with another --name",
                     ]
                 )
 
 
-def _read_by(sweep: Sweep, task: str) -> dict[str, tuple[str, str]]:
-    """Returns what a trial reads, by name: the name of its digest among a result's facts, and the beginning of a sentence."""
-    model, forgetting = "model {}: its weights, configuration or tokenizer are not", sweep.measure.forgetting
-    text = {forgetting.name: (TEXT_DIGEST, "measure.forgetting: the text {} is not")} if forgetting else {}
-    return {sweep.model: (MODEL_DIGEST, model), task: ("data_fingerprint", "the data of {} are not"), **text}
+def _read_by(sweep: Sweep, entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Yields what a finished trial has read: its name, its digest among the facts of the result, and a sentence's beginning."""
+    task, text, facts = entry.trial.task, sweep.measure.forgetting, entry.finished.facts if entry.finished else {}
+    read = [
+        (sweep.model, MODEL_DIGEST, f"model {sweep.model}: its weights, configuration or tokenizer are"),
+        (task, "data_fingerprint", f"the data of {task} are"),
+        *([(text.name, TEXT_DIGEST, f"measure.forgetting: the text {text.name} is")] if text else []),
+    ]
+    yield from ((name, str(facts[fact]), subject) for name, fact, subject in read if facts.get(fact))
 
 
 def _tuning(sweep: Sweep) -> dict[str, Any]:

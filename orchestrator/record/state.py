@@ -176,15 +176,24 @@ class State:
         return replace(self, started=replace(self.started, sweep=file))
 
     def _with(self, entries: Iterable[Entry], **changes: Any) -> State:
-        return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}}, **changes)
+        changed = {entry.key: entry for entry in entries}
+        if isinstance(self.entries, _Folding):
+            self.entries.update(changed)
+            return replace(self, **changes) if changes else self
+        return replace(self, entries={**self.entries, **changed}, **changes)
+
+
+class _Folding(dict[str, Entry]):
+    """The entries of a state that nobody else has, so that they are changed and not copied at each of many events."""
 
 
 def fold(new: Iterable[events.Event], state: State | None = None) -> State:
     """Returns the state after new events, from an empty one or from `state`."""
     state = state or State()
+    state = replace(state, entries=_Folding(state.entries))
     for event in new:
         state = state.after(event)
-    return state
+    return replace(state, entries=dict(state.entries))
 
 
 def new_rows(entry: Entry, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

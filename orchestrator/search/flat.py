@@ -58,22 +58,14 @@ def at(dimension: Dimension, share: float) -> Any:
 def _scale(dimension: Range) -> tuple[float, float, Callable[[float], float], Callable[[float], float]]:
     """Returns the ends on the scale on which all values are equally likely, and the functions to that scale and back."""
     low, high = dimension.ends
-    room = 0.5 if dimension.distribution.startswith("int_") else 0.0
+    margin = 0.5 if dimension.distribution.startswith("int_") else 0.0
     into, back = (math.log, math.exp) if "log" in dimension.distribution else (float, float)
-    return into(low - room), into(high + room), into, back
+    return into(low - margin), into(high + margin), into, back
 
 
 def texts_of(choice: Choice) -> list[str]:
     """Returns the values as texts, which Optuna's categories can be."""
     return [json.dumps(value) for value in choice.values]
-
-
-def share_of(dimension: Dimension, value: Any) -> float:
-    """Returns the share at which `at` gives the value of an ordered dimension."""
-    if isinstance(dimension, Choice):
-        return (ordered(dimension.values).index(dimension.values.index(value)) + 0.5) / len(dimension.values)
-    start, end, into, _ = _scale(dimension)
-    return min(max((into(value) - start) / (end - start), 0.0), 1.0)
 
 
 BLOCK, SIZE = "block", "size"
@@ -218,8 +210,12 @@ def _decoded(dimension: Dimension, parameter: Any) -> Any:
 
 
 def _encoded(dimension: Dimension, value: Any, distribution: BaseDistribution) -> Any:
-    if isinstance(dimension, Choice) and isinstance(distribution, CategoricalDistribution):
-        return texts_of(dimension)[dimension.values.index(value)]
-    if isinstance(dimension, Choice) and isinstance(distribution, IntDistribution):
-        return ordered(dimension.values).index(dimension.values.index(value))
-    return share_of(dimension, value)
+    """Returns the parameter from which `_decoded` makes the value."""
+    if isinstance(dimension, Choice):
+        place = dimension.values.index(value)
+        if isinstance(distribution, CategoricalDistribution):
+            return texts_of(dimension)[place]
+        rank = ordered(dimension.values).index(place)
+        return rank if isinstance(distribution, IntDistribution) else (rank + 0.5) / len(dimension.values)
+    start, end, into, _ = _scale(dimension)
+    return min(max((into(value) - start) / (end - start), 0.0), 1.0)

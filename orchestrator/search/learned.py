@@ -3,8 +3,8 @@
     state --draws with their values--> sampler --point--> planner --> configuration --> `Proposed` --> state
 
 What was drawn is an event (`Proposed`), and the random numbers of a draw follow from the sweep's seed and the draw's number.
-So equal states lead to the same next draw, in every session. The samplers are Optuna's own, one function each, on the space
-without conditions (`FlatSpace`); SEARCHERS (`orchestrator.sweepfile.settings`) names these functions.
+So equal states lead to the same next draw, in every session. The samplers are Optuna's own, on the space without conditions
+(`FlatSpace`); SEARCHERS (`orchestrator.sweepfile.settings`) names `tpe` and `gp`.
 
 Not every draw is trained. A point that breaks a constraint shows the sampler by how much; a point that equals an earlier
 configuration has the values of that one; a point that cannot be built has failed. The next draw is then a new point near it.
@@ -30,14 +30,14 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from craft.settings import content_hash
-from orchestrator.plan.configuration import Configuration, Dropped
+from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import PlannedTrial
 from orchestrator.record.events import Event, Proposed
 from orchestrator.record.state import Entry, State, by_configuration, fold
 from orchestrator.results.summary import summarize_entries
 from orchestrator.search.flat import FlatSpace, space_of
-from orchestrator.search.strategy import SEARCH_SCORE, refusal
+from orchestrator.search.strategy import SEARCH_SCORE, Strategy, refusal
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Bounds, Objectives
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
@@ -64,10 +64,6 @@ class Draw:
     excess: Mapping[str, float]
 
 
-Sampler = Callable[[Sequence[Draw], int], Point]
-"""Returns the next point, from the draws so far and the seed of the random numbers."""
-
-
 @dataclass(frozen=True)
 class _Judged:
     """A point as the planner judges it.
@@ -86,12 +82,25 @@ class _Judged:
     reason: str
 
 
-class Learned:
-    """The strategy (`orchestrator.search.strategy`) of a plan whose algorithm chooses configurations while the sweep runs."""
+class Learned(Strategy):
+    """The strategy of a plan whose algorithm chooses configurations while the sweep runs, by a sampler of Optuna's.
 
-    def __init__(self, plan: Plan, sampler: Sampler) -> None:
-        self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
-        self._space = space_of(plan.sweep.blocks)
+    `make_sampler` gets the seed of a draw's random numbers.
+    """
+
+    def __init__(self, plan: Plan, make_sampler: Callable[[int], BaseSampler]) -> None:
+        super().__init__(plan)
+        self._planner, self._sweep, self._make_sampler = plan.planner, plan.sweep, make_sampler
+        objectives = plan.sweep.objectives
+        size = next((name for name, way in objectives.items() if name != "score" and way == "minimize"), "")
+
+        def cost(point: Point) -> float | None:
+            try:
+                return plan.planner.configuration(point).known.get(size)
+            except SweepError:
+                return None
+
+        self._flat, self._space = FlatSpace(plan.sweep.blocks, cost), space_of(plan.sweep.blocks)
         self._judgements: dict[str, _Judged] = {}
         self._unseen_at: tuple[tuple[Proposed, ...], Point | None] | None = None
 
@@ -193,19 +202,36 @@ class Learned:
         proposals = self._proposals(state)
         point = self._unseen(state) if proposals and proposals[-1].verdict is not None else None
         if point is None:
-            point = self._sampler(self.draws(state), self._seed_of(len(proposals)))
+            point = self._sample(self.draws(state), self._seed_of(len(proposals)))
         drawn = Proposed(number=len(proposals), space=self._space, point=dict(vars(point)))
         judged = self._judge(drawn.point)
         if judged.configuration is None:
             return [replace(drawn, verdict=f"cannot be built: {judged.reason}")]
         name = judged.configuration.id
         if not judged.family:
-            dropped = Dropped(judged.configuration, judged.reason)
-            refusals = [] if name in state.refused else [refusal(dropped, self._sweep.protocol)]
-            return [*refusals, replace(drawn, configuration=name, verdict=judged.reason)]
+            new = [] if name in state.refused else [refusal(judged.configuration, judged.reason, self._sweep.protocol)]
+            return [*new, replace(drawn, configuration=name, verdict=judged.reason)]
         if (equal := self._drawn(state).get(judged.meaning)) is not None:
             return [replace(drawn, configuration=equal.family[-1].id, verdict=f"equals {equal.family[-1].label}")]
         return [replace(drawn, configuration=name)]
+
+    def _sample(self, draws: Sequence[Draw], seed: int) -> Point:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            directions = list(self._sweep.objectives.values())
+            study = optuna.create_study(directions=directions, sampler=self._make_sampler(seed))
+            study.add_trials([self._flatten(draw) for draw in draws if draw.values is not None or not draw.ended])
+            return self._flat.point(study.ask(self._flat.distributions).params)
+
+    def _flatten(self, draw: Draw) -> FrozenTrial:
+        return create_trial(
+            state=TrialState.RUNNING if draw.values is None else TrialState.COMPLETE,
+            values=draw.values,
+            params=self._flat.parameters(draw.point),
+            distributions=self._flat.distributions,
+            constraints=None if draw.values is None else dict(draw.excess),
+        )
 
     def _seed_of(self, *parts: str | int) -> int:
         return int(content_hash([*parts[:-1], self._sweep.search.seed, parts[-1]], 8), 16)
@@ -256,47 +282,12 @@ def _excess(configuration: Configuration | None, constraints: Mapping[str, Bound
 
 
 def tpe(plan: Plan) -> Learned:
-    return Learned(plan, OnFlatSpace(plan, lambda seed: TPESampler(seed=seed)))
+    return Learned(plan, lambda seed: TPESampler(seed=seed))
 
 
 def gp(plan: Plan) -> Learned:
     # A configuration that is drawn again keeps its value, so the sampler must not hope that another try gives more.
-    return Learned(plan, OnFlatSpace(plan, lambda seed: GPSampler(seed=seed, deterministic_objective=True)))
-
-
-class OnFlatSpace:
-    """Asks a sampler of Optuna's for points of the plan's space."""
-
-    def __init__(self, plan: Plan, make: Callable[[int], BaseSampler]) -> None:
-        objectives = plan.sweep.objectives
-        self._make, self._directions = make, list(objectives.values())
-        objective = next((name for name, way in objectives.items() if name != "score" and way == "minimize"), "")
-
-        def cost(point: Point) -> float | None:
-            try:
-                return plan.planner.configuration(point).known.get(objective)
-            except SweepError:
-                return None
-
-        self.flat = FlatSpace(plan.sweep.blocks, cost)
-
-    def __call__(self, draws: Sequence[Draw], seed: int) -> Point:
-        """Returns the next point."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            optuna.logging.set_verbosity(optuna.logging.WARNING)
-            study = optuna.create_study(directions=self._directions, sampler=self._make(seed))
-            study.add_trials([self._flatten(draw) for draw in draws if draw.values is not None or not draw.ended])
-            return self.flat.point(study.ask(self.flat.distributions).params)
-
-    def _flatten(self, draw: Draw) -> FrozenTrial:
-        return create_trial(
-            state=TrialState.RUNNING if draw.values is None else TrialState.COMPLETE,
-            values=draw.values,
-            params=self.flat.parameters(draw.point),
-            distributions=self.flat.distributions,
-            constraints=None if draw.values is None else dict(draw.excess),
-        )
+    return Learned(plan, lambda seed: GPSampler(seed=seed, deterministic_objective=True))
 
 
 Group = tuple[str, int]

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
 from statistics import fmean
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from orchestrator.results.next_settings import another_size, rate_end
 from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, pace_of, steps
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.strategy import SEARCH_SCORE, Staged, Stages, Strategy, added, after, build, entries_of, is_affordable
+from orchestrator.search.strategy import SEARCH_SCORE, Staged, Stages, Strategy, added, after, build, entries_of
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point
@@ -64,7 +64,7 @@ def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
 
 def make_strategy(plan: Plan) -> Strategy:
     """Returns the strategy of a plan's sweep file."""
-    first = cast(Strategy, resolve_name(plan.sweep.search.row.make)(plan))
+    first: Strategy = resolve_name(plan.sweep.search.row.make)(plan)
     tuning = [tune_then_measure] if plan.sweep.tunes else []
     return Staged(first, plan, [*tuning, until_answered if plan.sweep.search.until else added])
 
@@ -311,9 +311,11 @@ class _Decisions:
         if step is None or not step.seeds:
             return False
         state, complete = self._state, self._complete
-        if not is_affordable(self._plan, after(self._plan, step, self._stages.trials, self._stages.configurations)[0]):
+        trials, _ = after(self._plan, step, self._stages.trials, self._stages.configurations)
+        budget = self._plan.sweep.budget
+        if budget.trials is not None and len(jobs_of(trials)) > budget.trials:
             return False
-        limit, started = self._plan.sweep.budget.wall_clock_seconds, state.started
+        limit, started = budget.wall_clock_seconds, state.started
         if limit is None or started is None:
             return True
         passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time

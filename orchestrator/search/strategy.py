@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from craft.methods import shown_method
-from orchestrator.plan.configuration import Configuration, Dropped, flatten
+from orchestrator.plan.configuration import Configuration, flatten
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import PlannedTrial, Why, jobs_of
+from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.record.events import Decided, Event, Refused
 from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.mistakes import SweepError
@@ -27,51 +27,33 @@ from orchestrator.sweepfile.space.dimensions import Point
 SEARCH_SCORE = "search_score"
 
 
-class Strategy(Protocol):
-    """Pure functions of the state, for one sweep file. They may remember what they computed, and nothing else."""
-
-    def configurations(self, state: State) -> Sequence[Configuration]:
-        """Returns the configurations that are known, each after what its adapters are cut to."""
-        ...
-
-    def wanted(self, state: State) -> list[PlannedTrial]:
-        """Returns all trials that are wanted by what is known, in the order in which they are to start. Asked whenever trials
-        have ended or something was drawn."""
-        ...
-
-    def draw(self, state: State) -> list[Event]:
-        """Returns the events of the next draw; none if nothing is to be drawn. Asked whenever a worker is free and no trial is
-        ready."""
-        ...
-
-    def is_open(self, state: State) -> bool:
-        """Returns whether more may be wanted, or drawn, when more is known."""
-        ...
-
-    def notes(self, state: State) -> list[str]:
-        """Returns sentences on what was decided."""
-        ...
-
-
-class Listed:
-    """All trials of the plan: grid and random."""
+class Strategy:
+    """All trials of the plan (grid, random), as far as a subclass says nothing else. Its methods are pure functions of the
+    state, for one sweep file; they may remember what they computed, and nothing else."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
     def configurations(self, state: State) -> Sequence[Configuration]:
+        """Returns the configurations that are known, each after what its adapters are cut to."""
         return self._plan.configurations
 
     def wanted(self, state: State) -> list[PlannedTrial]:
+        """Returns all trials that are wanted by what is known, in the order in which they are to start. Asked whenever trials
+        have ended or something was drawn."""
         return [*self._plan.trials]
 
     def draw(self, state: State) -> list[Event]:
+        """Returns the events of the next draw; none if nothing is to be drawn. Asked whenever a worker is free and no trial is
+        ready."""
         return []
 
     def is_open(self, state: State) -> bool:
+        """Returns whether more may be wanted, or drawn, when more is known."""
         return False
 
     def notes(self, state: State) -> list[str]:
+        """Returns sentences on what was decided."""
         return []
 
 
@@ -96,11 +78,12 @@ Stage = Callable[[Plan, State, Stages], Stages]
 """Adds what comes after the stages before it."""
 
 
-class Staged:
+class Staged(Strategy):
     """A strategy, and what comes after it."""
 
     def __init__(self, first: Strategy, plan: Plan, rest: Sequence[Stage]) -> None:
-        self._first, self._plan, self._rest = first, plan, rest
+        super().__init__(plan)
+        self._first, self._rest = first, rest
         self._last: tuple[tuple[Any, ...], Stages] | None = None
 
     def configurations(self, state: State) -> Sequence[Configuration]:
@@ -132,15 +115,8 @@ class Staged:
         return self._last[1]
 
 
-def is_affordable(plan: Plan, trials: Sequence[PlannedTrial]) -> bool:
-    """Returns whether the budget allows so many trainings."""
-    allowed = plan.sweep.budget.trials
-    return allowed is None or len(jobs_of(trials)) <= allowed
-
-
-def refusal(dropped: Dropped, protocol: str) -> Refused:
+def refusal(configuration: Configuration, reason: str, protocol: str) -> Refused:
     """Returns the event of a configuration that breaks a constraint and is never trained."""
-    configuration = dropped.configuration
     method = shown_method(configuration.method, configuration.parameters)
     return Refused(
         configuration=configuration.id,
@@ -149,7 +125,7 @@ def refusal(dropped: Dropped, protocol: str) -> Refused:
         protocol=protocol,
         parameters={"method": method, **flatten(configuration.parameters), **flatten(configuration.training)},
         counts=configuration.counts.known(),
-        reason=dropped.reason,
+        reason=reason,
     )
 
 

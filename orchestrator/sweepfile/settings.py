@@ -41,7 +41,7 @@ class SearcherRow:
     adaptive: bool = False
 
 
-LISTED = "orchestrator.search.strategy:Listed"
+LISTED = "orchestrator.search.strategy:Strategy"
 
 SEARCHERS: dict[str, SearcherRow] = {
     "grid": SearcherRow(LISTED, samples=False),

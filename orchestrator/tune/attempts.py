@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 
 from ray import tune
 
+from orchestrator.driver.driver import Driver
 from orchestrator.plan.table import idle_line
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tune.cluster import Cluster, joined, machines, missing
 from orchestrator.tune.crew import share_of, trainable
-from orchestrator.tune.engine import Driver, Jobs, Judge, Recording, Stopper, key_of
+from orchestrator.tune.engine import Jobs, Judge, Recording, Stopper, key_of
 from orchestrator.worker import crash
 from orchestrator.worker.preparation import Shared
 from orchestrator.worker.surroundings import WorkerSettings
@@ -110,11 +111,9 @@ class Attempts:
                     self._driver.display.say(str(idle_line(gpus)), style="yellow")
                 self._began = True
                 tuner.fit()
-        except ValueError as error:
-            if not self._began:
-                raise  # a refusal: nothing has been trained
-            return error
         except Exception as error:
+            if isinstance(error, ValueError) and not self._began:
+                raise  # a refusal: nothing has been trained
             return error
         finally:
             self.cluster = None
@@ -125,12 +124,13 @@ class Attempts:
         scratch = None if driver.options.address else str(driver.folder.scratch)
         shared = self._shared.there if self._shared else None
         settings = WorkerSettings(storage=driver.storage, scratch=scratch, threads=1, train=self._train, shared=shared)
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else self._pending(slots))
+        at_once, pending = (1, 1) if only else self._limits(slots)
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(pending)
         return tune.Tuner(
             tune.with_resources(trainable(settings), share_of),
             param_space={},
             tune_config=tune.TuneConfig(
-                search_alg=Jobs(driver, 1 if only else self._at_once(slots), only),
+                search_alg=Jobs(driver, at_once, only),
                 scheduler=Judge(driver, number),
                 num_samples=-1,
                 reuse_actors=True,
@@ -149,25 +149,17 @@ class Attempts:
             ),
         )
 
-    def _at_once(self, slots: int) -> int | None:
-        """Returns how many jobs may be with Tune.
+    def _limits(self, slots: int) -> tuple[int | None, int]:
+        """Returns how many jobs may be with Tune, None for all that it asks for, and how many trials Ray is asked to place.
 
-        Tune asks for trials before it can run them; what a strategy learns meanwhile would come too late for those.
+        Tune asks for trials before it can run them: what a searcher learns or a rule decides meanwhile would come too late. A
+        cluster that grows starts machines for what waits, perhaps from none, so it is shown as much as it may need.
         """
-        driver = self._driver
-        early = (driver.plan.adaptive or driver.promotes) and not driver.options.address
-        return slots if early else driver.options.max_concurrent
-
-    def _pending(self, slots: int) -> int:
-        """Returns how many trials Ray is asked to place at once.
-
-        A cluster that grows starts machines for what waits, perhaps from none, so it is shown as much as it may need. What a
-        searcher learns or a rule decides while trials run would come too late for those that wait already.
-        """
-        driver = self._driver
-        if not driver.options.address or driver.plan.adaptive or driver.promotes:
-            return slots
-        return max(slots, min(len(driver.waiting_shares), ANNOUNCED_TRIALS))
+        driver, options = self._driver, self._driver.options
+        decides = driver.plan.adaptive or driver.promotes
+        if not options.address:
+            return slots if decides else options.max_concurrent, slots
+        return options.max_concurrent, slots if decides else max(slots, min(len(driver.waiting_shares), ANNOUNCED_TRIALS))
 
     def _slots(self, cluster: Cluster) -> int:
         shares, options = self._driver.plan.sweep.shares, self._driver.options

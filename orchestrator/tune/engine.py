@@ -16,8 +16,8 @@ import logging
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -25,12 +25,8 @@ from ray.tune.search import Searcher
 
 from craft.results import Leave
 from craft.words import format_duration
-from orchestrator.plan.plan import Plan
+from orchestrator.driver.driver import Driver
 from orchestrator.plan.trial import Job
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.options import Options
-from orchestrator.record.state import State
-from orchestrator.sweepfile.resources import Resources
 from orchestrator.tune import private
 from orchestrator.tune.crew import INSIDE, resources_of
 from orchestrator.worker import crash
@@ -49,53 +45,6 @@ NO_CHECKPOINT = -1
 """The number before the first checkpoint of a Tune trial."""
 
 
-class Screen(Protocol):
-    """What a person sees of the sweep. `missing` has the resources that no machine has."""
-
-    missing: str
-
-    def say(self, line: str, style: str | None = None) -> None: ...
-    def trouble(self, line: str) -> None: ...
-
-
-class Driver(Protocol):
-    """What attempts know of the driver of a sweep (`orchestrator.driver.driver`, whose methods say more)."""
-
-    plan: Plan
-    options: Options
-    folder: SweepFolder
-    storage: str
-    state: State
-    stopping: Callable[[], bool]
-    promotes: bool
-
-    @property
-    def display(self) -> Screen: ...
-    @property
-    def is_over(self) -> bool: ...
-    @property
-    def is_open(self) -> bool: ...
-    @property
-    def is_ending(self) -> bool: ...
-    @property
-    def trouble(self) -> str | None: ...
-    @property
-    def waiting_shares(self) -> list[Resources]: ...
-
-    def next_job(self, only: Sequence[str] | None = None) -> Job | None: ...
-    def is_ended(self, key: str) -> bool: ...
-    def is_submitted(self, key: str) -> bool: ...
-    def must_leave(self, key: str) -> bool: ...
-    def receive(self, attempt: int, key: str, message: Mapping[str, Any], checkpoint: str | None) -> bool: ...
-    def record_start(self, key: str) -> None: ...
-    def record_leave(self, key: str) -> None: ...
-    def record_failure(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None: ...
-    def record_break(self) -> list[str]: ...
-    def show_retry(self, key: str, why: str) -> None: ...
-    def end_waiting(self) -> None: ...
-    def tick(self) -> None: ...
-
-
 class _NotPickled:
     """Ray pickles its whole configuration into a file that this project never reads; open files must not be in it."""
 
@@ -104,13 +53,10 @@ class _NotPickled:
 
 
 class Jobs(_NotPickled, Searcher):
-    """Gives Tune one job after another. Ray saves no state of this class: a resumed sweep knows everything from its log."""
+    """Gives Tune one job after another; if it is given, `at_once` are out at most. Ray saves no state of this class: a resumed
+    sweep knows everything from its log."""
 
     def __init__(self, driver: Driver, at_once: int | None, only: Sequence[str] = ()) -> None:
-        """
-        Args:
-            at_once: how many jobs may be submitted; as many as Tune asks for if not given.
-        """
         super().__init__()
         self._driver, self._at_once, self._only = driver, at_once, only
         self._out: set[str] = set()
@@ -167,7 +113,7 @@ class Judge(_NotPickled, FIFOScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         for trial in [*tune_controller.get_live_trials()]:
             key = trial.config["key"]
-            if trial.status == trial.PENDING and (self._driver.must_leave(key) or not self._driver.is_submitted(key)):
+            if trial.status == trial.PENDING and (self._driver.must_leave(key) or key not in self._driver.queue.submitted):
                 tune_controller.stop_trial(trial)
         return super().choose_trial_to_run(tune_controller)
 

@@ -58,8 +58,7 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
 
 def machine_lost(error: BaseException | None) -> bool:
     """Returns whether a trial failed because its machine is gone, which is no fault of the trial."""
-    why = describe(error)
-    return any(reason in why for reason in (LOST, TAKEN, OUT_OF_REACH))
+    return describe(error) in (LOST, TAKEN, OUT_OF_REACH)
 
 
 def _exit(text: str) -> str:

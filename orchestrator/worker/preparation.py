@@ -1,7 +1,5 @@
 """Prepares what trials share on one machine, once: model files and data.
 
-    trials --needs_of--> Needs (plain, small, the same for all machines) --prepare--> files in the machine's caches
-
 A missing model or a data file without a column is found here, where it costs nothing, and not in every trial. Trials find the
 prepared files in the caches on disk. The first trial that needs a decomposition makes it, under the lock of its cache; on a
 cluster each machine's first trial also fetches what is not there yet, and each trial compares its data with the driver's
@@ -22,15 +20,6 @@ from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.trial import PlannedTrial
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What trials share: one run of each task, one of each base model in each precision, the methods by name."""
-
-    tasks: tuple[RunSpec, ...]
-    bases: tuple[RunSpec, ...]
-    methods: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -75,18 +64,8 @@ def _fingerprint_here(run: str) -> str:
     return _fingerprint(RunSpec.model_validate_json(run))
 
 
-def needs_of(trials: Sequence[PlannedTrial]) -> Needs:
-    """Returns what `trials` share. A model in two precisions is two bases, because the weights differ."""
-    runs = [trial.run for trial in trials]
-    return Needs(
-        tasks=tuple({run.task: run for run in runs}.values()),
-        bases=tuple({(run.model, run.revision, run.training.precision): run for run in runs}.values()),
-        methods=tuple(dict.fromkeys(run.method for run in runs)),
-    )
-
-
-def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
-    """Reads every task's data and fetches the models. Raises ValueError for what is missing or wrong.
+def prepare(trials: Sequence[PlannedTrial], *, elsewhere: bool = False) -> dict[str, str]:
+    """Reads every task's data and fetches the models, each once. Raises ValueError for what is missing or wrong.
 
     Args:
         elsewhere: trials run on other machines: only the data and the model's configuration and tokenizer are looked at here.
@@ -100,18 +79,21 @@ def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
     from craft.scoring.forgetting import text_digest
     from craft.tasks.custom import check_texts
 
-    for name in () if elsewhere else needs.methods:
+    runs = [trial.run for trial in trials]
+    tasks = {run.task: run for run in runs}.values()
+    bases = {(run.model, run.revision, run.training.precision): run for run in runs}.values()
+    for name in () if elsewhere else dict.fromkeys(run.method for run in runs):
         refuse_elsewhere(METHODS[name])
-    texts = [run.measure.forgetting for run in needs.tasks if run.measure.forgetting is not None]
+    texts = [run.measure.forgetting for run in tasks if run.measure.forgetting is not None]
     digests = {text.name: text_digest(text) for text in texts}
-    fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
-    for run in needs.tasks:
+    fingerprints = {run.task: _fingerprint(run) for run in tasks}
+    for run in tasks:
         if run.task.startswith("custom/"):
             own = run.data.custom[run.task.removeprefix("custom/")]
             check_texts(own, load_tokenizer(run.model, revision=run.revision), run.data.generation)
-    for run in needs.bases:
+    for run in bases:
         _prepare_base(run, elsewhere)
-    models = {run.model: model_digest(run.model, run.revision) for run in needs.bases}
+    models = {run.model: model_digest(run.model, run.revision) for run in bases}
     return fingerprints | digests | {name: digest for name, digest in models.items() if digest is not None}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from craft.results import Leave, Progress, RunResult, is_out_of_memory
@@ -39,10 +40,8 @@ def run_job(
         Leave: `on_step` raised it; a checkpoint of the step has been reported.
         Exception: a fault of the machine (`is_transient`), which another try may not meet.
     """
-    train = train_of(train)
-    started = time.monotonic()
-    run, tried = job.training.run, [job.training.run.training]
-    from_report: list[Exception] = []
+    started, run_training = time.monotonic(), train_of(train)
+    tried, from_report = [job.training.run.training], list[Exception]()
 
     def passed_on(progress: Progress) -> None:
         try:
@@ -51,37 +50,56 @@ def run_job(
             from_report.append(error)
             raise
 
-    def failed(why: str, *, retryable: bool = False) -> list[Outcome]:
-        seconds, notes = time.monotonic() - started, note_smaller_batches(tried)
-        return [Outcome(TrialResult(job.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable))]
+    cuts = {"cuts": [size_of(cut) for cut in job.cuts]} if job.cuts else {}
 
+    def attempt(run: RunSpec) -> RunResult:
+        start = (find_newest_checkpoint(directory) if len(tried) > 1 else None) or resume_from
+        return run_training(run, directory, report=passed_on, resume_from=start, on_step=on_step, **cuts)
+
+    try:
+        result = in_batches_that_fit(job.training.run, tried, attempt, from_report)
+    except Failed as error:
+        why = no_room(error.why, tried, job.training.resources) if error.no_memory else error.why
+        seconds, notes = time.monotonic() - started, note_smaller_batches(tried)
+        end = TrialResult(job.key, "failed", seconds=seconds, error=why, notes=notes, retryable=error.no_memory)
+        return [Outcome(end)]
+    return _finished(job, result, note_smaller_batches(tried))
+
+
+@dataclass
+class Failed(Exception):
+    """A run has failed; with `no_memory` it does not fit in the smallest batches."""
+
+    why: str
+    no_memory: bool
+
+
+def in_batches_that_fit(
+    run: RunSpec,
+    tried: list[TrainingSettings],
+    attempt: Callable[[RunSpec], RunResult],
+    passed_on: Sequence[Exception] = (),
+) -> RunResult:
+    """Returns what `attempt` returns for a run, or for the run in smaller batches as long as memory runs out.
+
+    Each smaller batch is added to `tried`. Raises Failed; Leave, faults of the machine and errors in `passed_on` pass through.
+    """
     while True:
         try:
-            cuts = {"cuts": [size_of(cut) for cut in job.cuts]} if job.cuts else {}
-            result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step, **cuts)
-            return _finished(job, result, note_smaller_batches(tried))
+            return attempt(run)
         except Leave:
             raise
         except Exception as error:
-            if error in from_report or (is_transient(error) and not is_out_of_memory(error)):
+            no_memory = is_out_of_memory(error)
+            if error in passed_on or (is_transient(error) and not no_memory):
                 raise
-            why = reason(error)
-            if not is_out_of_memory(error):
-                return failed(why)
-            scoring = getattr(error, "scoring", False)
-        if (smaller := in_smaller_batches(run, tried, scoring)) is None:
-            return failed(no_room(why, tried, job.training.resources), retryable=True)
-        run, resume_from = smaller, find_newest_checkpoint(directory) or resume_from
-
-
-def in_smaller_batches(run: RunSpec, tried: list[TrainingSettings], scoring: bool) -> RunSpec | None:
-    """Returns a run whose memory ran out in smaller batches, which are added to `tried`, and frees memory; None if it has the
-    smallest. Called while no error is handled, whose traceback would keep what it holds."""
-    if (smaller := run.training.in_smaller_batches(scoring=scoring)) is None:
-        return None
-    tried.append(smaller)
-    free_memory()
-    return run.model_copy(update={"training": smaller})
+            why, scoring = reason(error), getattr(error, "scoring", False)
+        # No error is handled here, whose traceback would keep the memory.
+        if not no_memory or (smaller := run.training.in_smaller_batches(scoring=scoring)) is None:
+            raise Failed(why, no_memory)
+        tried.append(smaller)
+        free_memory()
+        run = run.model_copy(update={"training": smaller})
 
 
 def size_of(trial: PlannedTrial) -> int:

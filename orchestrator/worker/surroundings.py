@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
-import functools
 import gc
 import os
 import shutil
@@ -69,15 +68,6 @@ def stderr_to(path: Path) -> Iterator[int]:
             os.close(saved)
 
 
-@functools.cache
-def _freeze_libraries() -> None:
-    """Takes what is there before the first trial, which is libraries, out of the garbage collector's sight for good.
-
-    They hold some hundred thousand objects: a collection that looks at them all takes a tenth of a second, twice a trial.
-    """
-    gc.freeze()
-
-
 def free_memory() -> None:
     """Gives back what a run has left lying, on a GPU too, where its neighbours can have it."""
     gc.collect()
@@ -85,26 +75,6 @@ def free_memory() -> None:
     if torch is not None and torch.cuda.is_available():
         with suppress(RuntimeError):  # a GPU in a bad state refuses this too; what has happened is the news
             torch.cuda.empty_cache()
-
-
-def prepare_process(threads: int) -> None:
-    """Frees the memory of the previous trial, and limits torch to the cores of this one."""
-    import torch
-
-    free_memory()
-    _freeze_libraries()
-    torch.set_num_threads(threads)
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-
-
-def process_age() -> float:
-    """Returns the seconds since this process was started; 0 where the system does not say."""
-    try:
-        ticks = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):
-        return 0.0
 
 
 GATE = ".lock"
@@ -193,9 +163,14 @@ class WorkerSettings:
 
 @contextmanager
 def guarded(settings: WorkerSettings, name: str) -> Iterator[tuple[Path, Heartbeat]]:
-    """Limits the memory of this process and watches over it, with a scratch folder for `name`."""
+    """Limits the memory and the cores of this process and watches over it, with a scratch folder for `name`."""
+    import torch
+
     with _scratch(settings, name) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
-        prepare_process(settings.threads)
+        free_memory()
+        torch.set_num_threads(settings.threads)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
             limit_gpu_memory(settings.gpu)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from craft.plugins import PluginError, load_inherited
-from craft.results import PREDICTIONS_FOLDER, Leave, Progress, is_out_of_memory
+from craft.results import PREDICTIONS_FOLDER, Leave, Progress, RunResult
 from craft.scoring.predictions import PREDICTIONS_FILE
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
@@ -36,9 +36,8 @@ from orchestrator.record.checkpoints import (
     stored_evaluations,
     stored_result,
 )
-from orchestrator.worker.crash import is_transient, reason
-from orchestrator.worker.run_job import in_smaller_batches, note_smaller_batches, run_job, size_of
-from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, process_age, together
+from orchestrator.worker.run_job import Failed, in_batches_that_fit, note_smaller_batches, run_job, size_of
+from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""
@@ -80,6 +79,13 @@ def _prevented(key: str, why: str) -> dict[str, Any]:
     return {"results": [TrialResult(key, "failed", error=why, retryable=True).to_json()]}
 
 
+def _process_age() -> float:
+    """Returns the seconds since this process was started."""
+    import psutil
+
+    return time.time() - float(psutil.Process().create_time())
+
+
 class _Attempt:
     """One run of a job in this process, from its newest whole checkpoint."""
 
@@ -96,7 +102,7 @@ class _Attempt:
         self._heartbeat, self._must_leave = heartbeat, must_leave
         self._reported = time.monotonic()
         self._evaluations: list[dict[str, Any]] = []
-        self._began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
+        self._began = time.monotonic() - (_process_age() if next(_TRIALS) == 0 else 0.0)
 
     def run(self) -> None:
         job, storage = self._job, self._settings.storage
@@ -195,27 +201,20 @@ def _cut_stored(
     """
     from craft.trainer.cuts import cut_and_score
 
-    outcomes, failed, tried, left = list[Outcome](), list[TrialResult](), [run.training], [*missing]
-    while left:
-        trial, place = left[0], scratch / "run" / left[0].key
-        notes = note_smaller_batches(tried)
+    outcomes, failed, tried = list[Outcome](), list[TrialResult](), [run.training]
+    for trial in missing:
+        place, to = scratch / "run" / trial.key, f"{BUDGET}{size_of(trial)}"
+
+        def cut(run: RunSpec, place: Path = place, to: str = to) -> RunResult:
+            shutil.rmtree(place, ignore_errors=True)  # what did not fit left half of it
+            return cut_and_score(checkpoint / ADAPTER_FOLDER, to, place, recovery=RECOVERY, spec=run)[1]
+
         try:
-            _, size = cut_and_score(
-                checkpoint / ADAPTER_FOLDER, f"{BUDGET}{size_of(trial)}", place, recovery=RECOVERY, spec=run
-            )
-            outcomes.append(Outcome(result_of_cut(trial.key, size, notes), size.adapter))
-            left.pop(0)
-            continue
-        except Exception as error:
-            no_memory, why, scoring = is_out_of_memory(error), reason(error), getattr(error, "scoring", False)
-            if is_transient(error) and not no_memory:
-                raise
-        if no_memory and (smaller := in_smaller_batches(run, tried, scoring)) is not None:
-            run = smaller
-            shutil.rmtree(place, ignore_errors=True)
-        else:
-            failed.append(TrialResult(trial.key, "failed", error=why, notes=notes, retryable=no_memory))
-            left.pop(0)
+            size = in_batches_that_fit(run.model_copy(update={"training": tried[-1]}), tried, cut)
+            outcomes.append(Outcome(result_of_cut(trial.key, size, note_smaller_batches(tried)), size.adapter))
+        except Failed as error:
+            notes = note_smaller_batches(tried)
+            failed.append(TrialResult(trial.key, "failed", error=error.why, notes=notes, retryable=error.no_memory))
 
     def fill(folder: Path) -> None:
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)

@@ -152,7 +152,6 @@ def test_trainings_run_once_on_real_ray_and_each_output_is_a_trial_with_its_adap
     outcome = run_plan(tmp_path, {}, resume=True)
     assert outcome.complete
     assert len(starts(tmp_path / "log")) == 4
-    assert outcome.new == {*failed.keys}, "the time of an earlier session is not of this one"
     # The folder moves: the places in the log are gone, the checkpoints come along.
     for name, uri in ((str(tmp_path / "t"), None), ("t", f"sqlite:///{tmp_path}/mlflow.db"), (str(tmp_path / "moved"), None)):
         if "moved" in name:

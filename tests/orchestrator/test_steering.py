@@ -17,7 +17,7 @@ from rich.console import Console
 from orchestrator.commands.app import WRONG
 from orchestrator.commands.start import plan_sweep
 from orchestrator.commands.steering import ask
-from orchestrator.driver.change import Change, find_change, priced
+from orchestrator.driver.change import find_change
 from orchestrator.driver.request import apply_request, pending
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
@@ -65,14 +65,14 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
         state = driver.state
     more = plan_of("grid", 1)
     more = replace(more, sweep=more.sweep.model_copy(update={"budget": Budget(trials=40, wall_clock="1h")}))
-    change = priced(Change(sweep="t"), plan.sweep, more, state, driven=False)
+    change = find_change(plan.sweep, more, state, driven=False)
     new = [job.training.configuration for job in more.jobs if job.training.run.seed == 1]
     expected = sum(mean(times.get(name, [40.0])) for name in new)
     assert change.trainings == len(new) > 1
     assert change.seconds == pytest.approx(expected / pace_of(state))
     assert change.price[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
     assert change.price[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
-    assert priced(change, more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")
+    assert find_change(more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")
 
 
 def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:

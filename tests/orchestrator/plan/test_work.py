@@ -21,7 +21,7 @@ from orchestrator.plan.table import print_plan
 from orchestrator.plan.work import Work, count_work
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.worker.preparation import needs_of, prepare
+from orchestrator.worker.preparation import prepare
 from tests.craft import gguf_writing as written
 from tests.orchestrator.plans import rank, toy_plan
 from tests.orchestrator.recorded import printed
@@ -137,5 +137,5 @@ def test_it_is_planned_and_prepared(here: Path) -> None:
     )
 
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert prepare(needs_of(plan.trials))[str(path)] == digest
+    assert prepare(plan.trials)[str(path)] == digest
     assert weights_on_disk(resolve_model(str(path)))

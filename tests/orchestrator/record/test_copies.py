@@ -26,7 +26,6 @@ from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking.reader import StoreReader
-from orchestrator.worker.preparation import Needs
 from tests.orchestrator.driven import driving, outcomes, run_some, start_next
 from tests.orchestrator.logged import SweepLog, entry, mirror
 from tests.orchestrator.plans import toy_plan
@@ -164,7 +163,7 @@ def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_ro
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
     prepared = list[bool]()
 
-    def prepare(needs: Needs, *, elsewhere: bool = False) -> dict[str, str]:
+    def prepare(trials: object, *, elsewhere: bool = False) -> dict[str, str]:
         prepared.append(elsewhere)
         return {"custom/mine": "a" * 64 if same else "b" * 64}
 

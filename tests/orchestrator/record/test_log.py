@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record import log as logs
 from orchestrator.record.events import FORMAT
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import (
@@ -23,14 +22,14 @@ from orchestrator.record.log import (
     CHECKSUM,
     SUFFIX,
     DamagedLog,
+    LiveState,
     Log,
     OtherVersion,
-    load_snapshot,
     read,
     read_events,
     read_state,
 )
-from orchestrator.record.state import State, fold
+from orchestrator.record.state import State
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import SweepLog, entry, story
@@ -166,39 +165,30 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_written(tmp_
     assert len(numbers) > told
 
 
-@pytest.fixture
-def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs of any size are worth a snapshot."""
-    monkeypatch.setattr(logs, "WORTH_BYTES", 0)
-
-
-@pytest.mark.usefixtures("small_logs")
-def test_a_snapshot_is_the_fold_and_is_read_from_where_it_ends(tmp_path: Path) -> None:
+def test_a_state_is_the_replay_of_its_log_and_is_read_on_from_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "demo" / "log.jsonl"
+    live = LiveState(path)
     for _ in story(tmp_path / "demo"):
-        state = read_state(path)
-        whole = fold(event for event, _ in read_events(path))
-        saved, end = load_snapshot(path)
+        live.read()
+        state = State()
+        for event, _ in read_events(path):
+            state = state.after(event)
         # NaN is not equal to itself.
-        assert repr(state) == repr(whole) == repr(saved)
-        assert end == path.stat().st_size
+        assert repr(live.state) == repr(state) == repr(read_state(path))
+        assert live.offset == path.stat().st_size
+        assert not live.read()
 
 
-@pytest.mark.usefixtures("small_logs")
-def test_a_log_that_was_changed_and_other_code_are_folded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, log = tmp_path / "log.jsonl", SweepLog(tmp_path)
-    log.start(entry())
-    before = path.read_bytes()
-    log.train(entry())
-    assert read_state(path).entries[entry().key].ended
-    path.write_bytes(before)
-    assert load_snapshot(path) == (State(), 0)
-    assert not read_state(path).entries[entry().key].ended
-    assert load_snapshot(path)[1] == len(before)
-    monkeypatch.setattr(logs, "code_digest", lambda folder: "another version")
-    assert load_snapshot(path) == (State(), 0)
-    (tmp_path / ".log.state").write_bytes(b"{damaged")
-    assert load_snapshot(path) == (State(), 0)
+def test_a_state_is_not_changed_by_what_comes_after_it(tmp_path: Path) -> None:
+    log, trial = SweepLog(tmp_path), entry()
+    log.start(trial)
+    live = LiveState(tmp_path / "log.jsonl")
+    live.read()
+    before = live.state
+    log.train(trial)
+    live.read()
+    assert live.state.entries[trial.key].ended
+    assert not before.entries[trial.key].ended
 
 
 @pytest.fixture

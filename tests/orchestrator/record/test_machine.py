@@ -327,7 +327,7 @@ class SweepMachine(RuleBasedStateMachine):
     def nothing_wanted_is_lost(self) -> None:
         driver = self.driver
         queue = driver.queue
-        at_hand = {key for job in queue.waiting.values() for key in job.keys}
+        at_hand = {key for job in queue.waiting(driver.state).values() for key in job.keys}
         at_hand |= {key for name in (*queue.running, *self.submitted) if name in queue.jobs for key in queue.jobs[name].keys}
         assert all(entry.ended or entry.key in at_hand for entry in driver.state.requested)
         assert driver.state.wanted.keys() >= {trial.key for trial in driver.plan.trials}

@@ -5,33 +5,39 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
-from orchestrator.record.state import Entry
-from orchestrator.search.scheduler import Candidate, Promotion, candidate_of
+from orchestrator.plan.trial import Trial
+from orchestrator.search.scheduler import Promotion, make_scheduler
 from tests.orchestrator.plans import rank, toy_plan
 
 
-def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Candidate:
-    return Candidate(f"{name} {task} {seed}", name, (task, seed), (cost,))
+def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Trial:
+    return Trial(f"{name} {task} {seed}", name, name, "lora", task, seed, "honest", {}, planned={"adapter_bytes": cost})
+
+
+def rule_of(grace: float = 1.0, factor: float = 3.0) -> Promotion:
+    return Promotion({"score": "maximize", "adapter_bytes": "minimize"}, grace, factor)
 
 
 class Told(NamedTuple):
     """A report at the only rung, of epoch 1."""
 
-    candidate: Candidate
+    candidate: Trial
     score: float
 
 
 def may_go_on(at: int, reports: list[Told], went: list[int], factor: float) -> bool:
     """The definition, over all reports so far: whether the trial of a report may go on, after those at the places `went`."""
-    one = reports[at]
-    there = [place for place, other in enumerate(reports) if other.candidate.group == one.candidate.group]
+    one, group = reports[at], (reports[at].candidate.task, reports[at].candidate.seed)
+    there = [place for place, other in enumerate(reports) if (other.candidate.task, other.candidate.seed) == group]
     if len({reports[place].score for place in there}) == 1:
         return True
-    rivals = [place for place in there if reports[place].candidate.costs <= one.candidate.costs]
+    most = one.candidate.planned["adapter_bytes"]
+    rivals = [place for place in there if reports[place].candidate.planned["adapter_bytes"] <= most]
     better = sum(reports[place].score > one.score for place in rivals)
     equals = sum(reports[place].score == one.score for place in rivals if place in went)
     return better + equals < max(1, math.floor(len(rivals) / factor))
@@ -42,7 +48,7 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
     """Rivals are no larger adapters, on the same task with the same seed."""
     draw = random.Random(seed)
     factor = draw.choice([2.0, 3.0, 4.0])
-    rule, reports, went, later = Promotion(1.0, factor), list[Told](), list[int](), 0
+    rule, reports, went, later = rule_of(1.0, factor), list[Told](), list[int](), 0
     for number in range(60):
         candidate = one(f"c{number}", float(draw.randint(1, 4)), draw.choice(["rte", "mrpc"]), draw.choice([0, 0, 0, 1]))
         reports.append(Told(candidate, float(draw.randint(0, 6))))
@@ -62,7 +68,7 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
 
 
 def test_a_report_that_is_known_changes_nothing() -> None:
-    rule = Promotion(1.0, 2.0)
+    rule = rule_of(1.0, 2.0)
     for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
         rule.pauses(one(name), 1.0, score)
     assert not rule.may_be_promoted("b")
@@ -72,29 +78,23 @@ def test_a_report_that_is_known_changes_nothing() -> None:
 
 
 def test_the_end_of_a_trial_is_a_rung_too() -> None:
-    rule = Promotion(100.0, 2.0)
+    rule = rule_of(100.0, 2.0)
     assert all(rule.pauses(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)))
     assert [rule.may_be_promoted(name) for name in "abc"] == [True, False, False]
-    assert rule.next_turn({"b": [one("b")]}) == one("b"), "only its result, which was lost, or a size is missing"
-    assert rule.next_turn({"b": [one("b", task="mrpc")]}) is None, "another trial of it waits"
+    job, other = (SimpleNamespace(key=trial.key, training=trial) for trial in (one("b"), one("b", task="mrpc")))
+    assert rule.next_job([job], ()) is job, "only its result, which was lost, or a size is missing"
+    assert rule.next_job([other], ()) is None, "another trial of it waits"
     rule.pauses(one("d"), 2.0, 0.0, last=True)
     assert [rule.may_be_promoted(name) for name in "abcd"] == [True, True, False, False]
 
 
-def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
-    rule = Promotion()
-    trials = [one("x", task="cola"), one("x", task="mrpc")]
-    assert rule.next_of(trials).group[0] == "cola"  # nothing is known: the file's order
-    for name, mrpc in (("a", 70.0), ("b", 68.0)):
-        rule.pauses(one(name, task="cola"), 0.5, 0.0)
-        rule.pauses(one(name, task="mrpc"), 0.5, mrpc)
-    assert rule.next_of(trials).group[0] == "mrpc"
-
-
 def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
-    text = "space: [{method: lora, rank: {values: [1, 8]}}]\n"
-    plan = toy_plan(tmp_path, text + "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n", rank)
-    entries = [Entry(trial.trial) for trial in plan.trials]
-    small, large = (candidate_of(entry, plan.sweep.objectives) for entry in entries)
-    assert (small.costs, large.costs) == ((100,), (800,))
-    assert small.group == large.group == ("toy/paraphrase", 0)
+    objectives = "objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n"
+    for cheap_first in (True, False):
+        text = f"space: [{{method: lora, rank: {{values: [1, 8]}}}}]\nscheduler: {{name: promotion}}\n{objectives}"
+        plan = toy_plan(tmp_path, text, rank)
+        small, large = (trial.trial for trial in plan.trials)
+        rule = make_scheduler(plan.sweep)
+        first, second = (small, large) if cheap_first else (large, small)
+        assert not rule.pauses(first, 1.0, 90.0)
+        assert rule.pauses(second, 1.0, 10.0) is cheap_first, "only what is no larger counts as a rival"

@@ -29,8 +29,8 @@ from craft.trainer.checkpoint import verify, write_folder
 from craft.watch import watch
 from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.trial import Job, PlannedTrial, Train, TrialResult
-from orchestrator.worker import worker
-from orchestrator.worker.preparation import Shared, needs_of, prepare
+from orchestrator.worker import preparation, worker
+from orchestrator.worker.preparation import Shared, prepare
 from orchestrator.worker.surroundings import WorkerSettings, _clear, _scratch, scratch_folder, stderr_left
 from orchestrator.worker.worker import work
 
@@ -359,14 +359,13 @@ def trial(method: str, task: str = "toy/sentiment", **parameters: Any) -> Planne
     return PlannedTrial(RunSpec(model=MINILM, task=task, method=method, parameters=parameters), "c", "l")
 
 
-def test_each_task_and_each_base_is_prepared_once_and_nothing_is_decomposed() -> None:
-    makes = default_store().makes
+def test_each_task_and_each_base_is_prepared_once_and_nothing_is_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    makes, bases = default_store().makes, list[RunSpec]()
+    prepare_base = preparation._prepare_base
+    monkeypatch.setattr(preparation, "_prepare_base", lambda run, elsewhere: (bases.append(run), prepare_base(run, elsewhere)))
     trials = [trial("craft", ranks=["all", 8, 16]), trial("milora", task="toy/paraphrase", rank=8), trial("lora", rank=300)]
-    needs = needs_of([*trials, *trials])
-    assert [run.task for run in needs.tasks] == ["toy/sentiment", "toy/paraphrase"]
-    assert len(needs.bases) == 1
-    assert needs.methods == ("craft", "milora", "lora")
-    assert prepare(needs).keys() == {"toy/sentiment", "toy/paraphrase", MINILM}
+    assert prepare([*trials, *trials]).keys() == {"toy/sentiment", "toy/paraphrase", MINILM}
+    assert len(bases) == 1
     assert default_store().makes == makes
 
 
@@ -375,18 +374,18 @@ def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tm
     text.write_text("some words")
     measure = MeasureSettings(forgetting=ForgettingSettings(text=str(text)))
     run = trial("lora", rank=2).run.model_copy(update={"measure": measure})
-    needs = needs_of([PlannedTrial(run, "c", "l")])
-    assert prepare(needs)[str(text)] == hashlib.sha256(b"some words").hexdigest()
+    trials = [PlannedTrial(run, "c", "l")]
+    assert prepare(trials)[str(text)] == hashlib.sha256(b"some words").hexdigest()
     text.unlink()
     with pytest.raises(ValueError, match=r"mine\.txt cannot be read"):
-        prepare(needs)
+        prepare(trials)
 
 
 def test_a_machine_with_other_data_than_the_drivers_trains_nothing() -> None:
     """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
     one = trial("craft", ranks=["all", 4, 4], projections=["q"])
     before = default_store().makes
-    digests, other = prepare(needs_of([one]), elsewhere=True), {"toy/sentiment": "0" * 64}
+    digests, other = prepare([one], elsewhere=True), {"toy/sentiment": "0" * 64}
     assert default_store().makes == before
     for shared in (Shared(digests, True), Shared(other, False)):
         with shared.there(one.run):
