@@ -1,9 +1,10 @@
-"""The one rule for a sweep's front: what `judge` decides from values alone, and how recorded objectives are read."""
+"""The one rule for a sweep's front: what it decides from values alone, and how recorded objectives are read."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,23 @@ from scipy.stats import binomtest
 
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
-from orchestrator.results.front import above_guessing, axes, judge, mark_front
+from orchestrator.results.front import above_guessing, axes, knee, mark_front, pareto_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
 
 MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=12)
+
+
+def judged(ids: list[str], mean: np.ndarray, objectives: Objectives) -> tuple[set[str], str | None]:
+    """The ids on the front, and the knee."""
+    on_front = pareto_front(mean, list(objectives.values()))
+    rows = [
+        SimpleNamespace(configuration=name, on_front=member, value=dict(zip(objectives, row, strict=True)).__getitem__)
+        for name, row, member in zip(ids, mean, on_front, strict=True)
+    ]
+    chosen = knee(rows, objectives)  # type: ignore[arg-type]
+    return {row.configuration for row in rows if row.on_front}, chosen and chosen.configuration
 
 
 @given(rows, st.randoms(use_true_random=False))
@@ -29,22 +41,20 @@ def test_the_order_of_the_rows_does_not_matter(found: list[tuple[int, int]], ran
 
     def decide(some: list[tuple[str, int, int]]) -> object:
         mean = np.array([[score, cost] for _, score, cost in some], dtype=float)
-        return judge([name for name, *_ in some], mean, MEMORY)
+        return judged([name for name, *_ in some], mean, MEMORY)
 
     assert decide(table) == decide(shuffled)
 
 
 def test_a_configuration_without_a_value_takes_no_part() -> None:
     mean = np.array([[80.0, 1e9], [90.0, math.nan], [70.0, 2e9]])
-    verdict = judge(["a", "b", "c"], mean, MEMORY)
-    assert (verdict.on_front, verdict.knee) == ({"a"}, "a")
+    assert judged(["a", "b", "c"], mean, MEMORY) == ({"a"}, "a")
 
 
 @pytest.mark.parametrize("names", [("score",), ("score", "seconds", "peak_memory_bytes")])
 def test_a_knee_needs_two_objectives(names: tuple[str, ...]) -> None:
     mean = np.arange(3.0 * len(names)).reshape(3, len(names)) + 1
-    verdict = judge(["a", "b", "c"], mean, dict.fromkeys(names, "minimize"))
-    assert (verdict.on_front, verdict.knee) == ({"a"}, None)
+    assert judged(["a", "b", "c"], mean, dict.fromkeys(names, "minimize")) == ({"a"}, None)
 
 
 def test_the_axes_are_the_last_objective_and_the_first() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results.front import judge, mark_front
+from orchestrator.results.front import mark_front, pareto_front
 from orchestrator.results.intervals import Interval
 from orchestrator.review.front_picture import LABELS, draw
 from orchestrator.review.front_tables import write_front
@@ -53,10 +53,8 @@ def drawn(points: list[str], half: float | None = None, possible: str = "") -> t
         metrics = {"score": Interval(float(mean), *ends, 3 if half else 1)}
         named = {"configuration": str(place), "method": method, "label": method, "metric": "accuracy"}
         found.append(replace(any_one, metrics=metrics, counts={"trainable_parameters": float(size)}, **named))
-    verdict = judge(
-        [one.configuration for one in found], [[one.value(name) for name in OBJECTIVES] for one in found], OBJECTIVES
-    )
-    front = verdict.on_front
+    members = pareto_front([[one.value(name) for name in OBJECTIVES] for one in found], list(OBJECTIVES.values()))
+    front = {one.configuration for one, member in zip(found, members, strict=True) if member}
     marked = [replace(one, on_front=one.configuration in front, may_be_on_front=one.method == possible) for one in found]
     return draw(marked, OBJECTIVES, "front"), front
 
