@@ -78,7 +78,7 @@ def test_a_given_rate_wins_and_an_absent_one_is_the_methods(tmp_path: Path) -> N
 
 def test_the_plan_says_where_each_method_begins(tmp_path: Path) -> None:
     screen = io.StringIO()
-    print_plan(toy_plan(tmp_path, FILE.replace("task_training", "# ")), Console(file=screen, width=200, highlight=False))
+    print_plan(toy_plan(tmp_path, FILE.replace("task_training", "# ")), Console(file=screen, width=200, highlight=False), {})
     said = f"given none: LoRA {rate('lora')} to {rate('lora', rank=2)}, BitFit {rate('bitfit')}"
     assert said in screen.getvalue()
 
