@@ -17,7 +17,7 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from orchestrator.plan.configuration import flatten, text
-from orchestrator.plan.trial import TrialResult
+from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Refused
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.manifest import effective_text
@@ -54,6 +54,7 @@ class Verdict:
     @classmethod
     def of(cls, state: State) -> Verdict:
         """Judges a state in which a session has ended."""
+        assert state.ended is not None
         objectives = state.sweep.objectives
         summaries, answer = answer_of(state)
         table = markdown(summaries, objectives, state.sweep.enough.within)
@@ -62,14 +63,18 @@ class Verdict:
             tag: frozenset(row.configuration for row in summaries if getattr(row, tag.removeprefix(names.PREFIX)))
             for tag in (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH)
         } | {names.KNEE: frozenset([chosen.configuration] if chosen else [])}
+        ended = [entry.result.status for entry in state.trainings if entry.result is not None]
+        numbers = {f"trials_{name}": float(sum(end == status for end in ended)) for name, status in ENDINGS.items()}
+        missing = len(state.trainings) - sum(numbers.values())
+        numbers |= {"trials_planned": len(state.trainings), "trials_missing": missing, "seconds": state.ended.seconds}
         return cls(
             group(state),
             {summary.configuration: summary for summary in summaries},
             members,
             chosen.configuration if chosen else "",
-            "\n\n".join((answer.markdown, table)),
+            f"{answer.markdown}\n\n{table}",
             answer.text,
-            _closing_numbers(state),
+            numbers,
         )
 
     def holds_for(self, configuration: str, entries: Sequence[Entry]) -> bool:
@@ -83,15 +88,6 @@ def group(state: State) -> dict[str, list[Entry]]:
     """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
     groups = by_configuration(state.requested)
     return groups | by_configuration(entry for entry in state.entries.values() if entry.trial.configuration not in groups)
-
-
-def _closing_numbers(state: State) -> dict[str, float]:
-    assert state.ended is not None
-    trained = state.trainings
-    ended: list[str] = [entry.result.status for entry in trained if entry.result is not None]
-    numbers = {f"trials_{name}": ended.count(status) for name, status in ENDINGS.items()}
-    missing = len(trained) - sum(numbers.values())
-    return {"trials_planned": len(trained), **numbers, "trials_missing": missing, "seconds": state.ended.seconds}
 
 
 RUN_STATUS = {"running": "RUNNING", "failed": "FAILED", "interrupted": "KILLED"}
@@ -150,8 +146,7 @@ def describe_file(state: State) -> dict[str, Any]:
 
 
 def desired_refused(event: Refused, sweep: Place) -> DesiredRun:
-    tags = _identity(event.configuration, event.label, event.method, event.protocol)
-    tags |= {names.STATUS: "infeasible", names.COMPLETE: "false", names.ERROR: event.reason}
+    tags = _identity(event) | {names.STATUS: "infeasible", names.COMPLETE: "false", names.ERROR: event.reason}
     return DesiredRun(
         (names.CONFIGURATION_KIND, event.configuration),
         short_name(event.method, event.label, event.counts.get(SIZE)),
@@ -171,9 +166,7 @@ def desired_configuration(
     sweep = (names.SWEEP_KIND, state.name)
     first = entries[0].trial
     status = status_of(summary, entries, state.ended is None)
-    tags = _identity(first.configuration, first.label, first.method, first.protocol) | _asked(state, entries)
-    tags |= ({names.TUNES: first.group} if first.group else {}) | ({names.ADDED: first.added} if first.added else {})
-    tags |= _marks(first.configuration, verdict)
+    tags = _identity(first) | _purpose(first) | _asked(state, entries) | _marks(first.configuration, verdict)
     numbers: dict[str, float] = {}
     if status != "running":
         cells, error = flat_cells(summary), "; ".join(summary.reasons)
@@ -199,12 +192,8 @@ def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     result = entry.result if entry.phase != "running" else None
     status = result.status if result else "running" if entry.phase == "running" else "interrupted"
     trial = entry.trial
-    tags = _identity(trial.configuration, trial.label, trial.method, trial.protocol)
+    tags = _identity(trial) | _purpose(trial) | {names.TRANSFERRED: trial.transferred or ""}
     tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
-    tags |= {names.TUNES: trial.group} if trial.group else {}
-    tags |= ({names.TRANSFERRED: trial.transferred} if trial.transferred else {}) | (
-        {names.ADDED: trial.added} if trial.added else {}
-    )
     # What an earlier try of the trial left there is no longer true.
     tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
     files: dict[str, Path] = {}
@@ -238,9 +227,13 @@ def short_name(method: str, label: str, size: float | None = None) -> str:
     return name if size is None else f"{size:,.0f} · {name}"
 
 
-def _identity(configuration: str, label: str, method: str, protocol: str) -> dict[str, str]:
-    values = (configuration, label, text(method), protocol)
-    return dict(zip((names.CONFIGURATION, names.LABEL, names.METHOD, names.PROTOCOL), values, strict=True))
+def _identity(row: Trial | Refused) -> dict[str, str]:
+    named = {names.CONFIGURATION: row.configuration, names.LABEL: row.label}
+    return named | {names.METHOD: text(row.method), names.PROTOCOL: row.protocol}
+
+
+def _purpose(trial: Trial) -> dict[str, str]:
+    return {names.TUNES: trial.group or "", names.ADDED: trial.added or ""}
 
 
 def _asked(state: State, entries: Iterable[Entry]) -> dict[str, str]:

@@ -31,15 +31,12 @@ from orchestrator.review.desired_run import (
 )
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.space.blocks import OWN_KEYS
-from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.markup import plain
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.desired import CONFIGURATION_KIND, KINDS, SWEEP_KIND, TRIAL_KIND, DesiredRun, Place
 
 SCORE = "score"
-
 SCATTER = {"type": "SCATTER", "xaxis": {"key": SIZE, "type": "METRIC"}, "yaxis": {"key": SCORE, "type": "METRIC"}}
-
 CURVES = [{"type": "LINE", "metricKey": name, "selectedMetricKeys": [name]} for name in ("search_score", "train_loss")]
 
 FIXED = {"attributes.`Run Name`": 225, "runDateAndNestInfo": 100}
@@ -50,12 +47,6 @@ a screen of 1,440 pixels."""
 def address(experiment: str, sweep_id: str, kind: str = "front", mode: str = "") -> str:
     """Returns the place of a saved view below the address of MLflow's server."""
     return f"#/experiments/{experiment}/runs?viewStateShareKey={kind}-{sweep_id[:8]}{mode}"
-
-
-def links(*ids: str) -> str:
-    """Returns links to the views of a sweep; `ids` are those of experiment and sweep."""
-    places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
-    return ", ".join(f"[{name}]({address(*ids, *place)})" for name, place in places.items())
 
 
 def shared_parameters(space: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -69,12 +60,9 @@ def shared_parameters(space: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if name in TrainingSettings.model_fields or all(name in block for block in space)]
 
 
-def saved_views(sweep: Sweep, sweep_id: str, began: int) -> dict[str, str]:
-    """Returns the views of a sweep by their keys: its configurations by the first objective, and its trials.
-
-    Args:
-        began: when the sweep was opened, in milliseconds since 1970.
-    """
+def saved_views(of: State) -> dict[str, str]:
+    """Returns the views of a sweep by their keys: its configurations by the first objective, and its trials."""
+    sweep, sweep_id, began = of.sweep, of.sweep_id, int(1000 * of.opened)
     objectives, tasks = sweep.objectives, sweep.tasks
     numbers = dict.fromkeys((SCORE, SIZE, "score_low", "score_high", P_FRONT, P_ENOUGH, *objectives))
     marks = (names.ON_FRONT, names.ENOUGH, names.STATUS)
@@ -156,10 +144,11 @@ class DesiredRuns:
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
 
     def views(self) -> dict[str, str]:
-        return saved_views(self._state.sweep, self._state.sweep_id, int(1000 * self._state.opened))
+        return saved_views(self._state)
 
     def links(self, experiment: str) -> str:
-        return links(experiment, self._state.sweep_id)
+        places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
+        return ", ".join(f"[{name}]({address(experiment, self._state.sweep_id, *place)})" for name, place in places.items())
 
     def page(self, experiment: str) -> str:
         return address(experiment, self._state.sweep_id)
@@ -198,23 +187,15 @@ class DesiredRuns:
         return any(entry.begun for entry in self._groups.get(configuration, ()))
 
     def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
-        summaries: dict[str, Summary] = {}
-        families = set()
-        for name in configurations:
-            if self._verdict is not None and self._verdict.holds_for(name, self._groups[name]):
-                summaries[name] = self._verdict.summaries[name]
-            else:
-                families.add(self._families[name])
-        related = [name for name, family in self._families.items() if family in families]
-        entries = [entry for name in related for entry in self._groups[name]]
-        return {summary.configuration: summary for summary in summarize_entries(entries)} | summaries
+        verdict, groups, names = self._verdict, self._groups, [*configurations]
+        held = {name: verdict.summaries[name] for name in names if verdict and verdict.holds_for(name, groups[name])}
+        families = {self._families[name] for name in names if name not in held}
+        entries = [entry for name, family in self._families.items() if family in families for entry in groups[name]]
+        return {summary.configuration: summary for summary in summarize_entries(entries)} | held
 
 
 def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Returns the family of each configuration: those that it was cut from, and the candidates among which its settings were
     chosen. A summary depends on its family alone, whereas the front counts an added seed once it has ended in all families."""
-    families = {}
-    for configuration, (first, *_) in groups.items():
-        source = entries.get(first.trial.training, first)
-        families[configuration] = source.trial.group or source.trial.configuration
-    return families
+    trained = {name: entries.get(first.trial.training, first).trial for name, (first, *_) in groups.items()}
+    return {name: trial.group or trial.configuration for name, trial in trained.items()}

@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,7 +89,8 @@ def normal(cell: Any) -> Any:
 
 
 class Column:
-    """A column: its name, without a tracker's prefix too (`title`), what the tracker says that it is, and its cells."""
+    """A column: its name, without a tracker's prefix too (`title`), what the tracker says that it is, its distinct `values` and
+    the place of each cell among these (`codes`)."""
 
     def __init__(self, name: str, cells: Sequence[Any], optuna: bool) -> None:
         self.name, self.cells, prefix = name, cells, TRACKED.match(name)
@@ -101,34 +101,21 @@ class Column:
         self.plain, self.last = (_snake(part) for part in (self.title, re.split(r"[./]", self.title)[-1]))
         split = SPLIT.match(self.plain)
         self.trained, self.metric = bool(split and split[1]), self.plain[split.end() if split else 0 :]
-
-    @cached_property
-    def coded(self) -> tuple[NDArray[np.int64], list[Any]]:
-        """The place of each cell among the distinct values, and these."""
-        places, raw = dict[Any, int](), dict[Any, int]()
-        for cell in self.cells:
-            if cell not in raw:
-                raw[cell] = places.setdefault(normal(cell), len(places))
-        return np.array([raw[cell] for cell in self.cells]), [*places]
+        read = {cell: normal(cell) for cell in cells}
+        places = {value: place for place, value in enumerate(dict.fromkeys(read.values()))}
+        self.codes, self.values = np.array([places[read[cell]] for cell in cells], np.int64), [*places]
 
     def cell(self, row: int) -> Any:
-        return self.coded[1][self.coded[0][row]]
-
-    @property
-    def values(self) -> list[Any]:
-        """The distinct cells."""
-        return self.coded[1]
+        return self.values[self.codes[row]]
 
     @property
     def numbers(self) -> NDArray[np.float64]:
         """The cells as numbers, NaN where they are none."""
-        codes, values = self.coded
-        return np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=float)[codes]
+        return np.array([value if isinstance(value, int | float) else np.nan for value in self.values], float)[self.codes]
 
     @property
-    def known(self) -> NDArray[np.bool_]:
-        codes, values = self.coded
-        return np.array([value is not None for value in values])[codes]
+    def filled(self) -> NDArray[np.bool_]:
+        return np.array([value is not None for value in self.values])[self.codes]
 
     @property
     def whole(self) -> bool:
@@ -172,8 +159,8 @@ def state_of(cell: Any) -> str:
 def joined(columns: Iterable[Column], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the number of the combination of values that each of `rows` has, from 0."""
     numbers = np.zeros(len(rows), np.int64)
-    for codes, values in (column.coded for column in columns):
-        numbers = np.unique(numbers * len(values) + codes[rows], return_inverse=True)[1]
+    for column in columns:
+        numbers = np.unique(numbers * len(column.values) + column.codes[rows], return_inverse=True)[1]
     return numbers
 
 

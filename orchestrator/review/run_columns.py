@@ -115,7 +115,7 @@ class Columns:
         for names in PARTS[part]:
             fit = [column for column in self.free[::-1] if column.may_be(part, names)]
             values = part in ("score", "size")  # of others the groups of rows matter alone
-            distinct = {(column.coded[0].tobytes(), (*column.values,) * values): column for column in fit}.values()
+            distinct = {(column.codes.tobytes(), (*column.values,) * values): column for column in fit}.values()
             if chosen := [column for column in distinct if len(column.values) > 1][::-1] or [*distinct][:1]:
                 return chosen
         return []
@@ -179,8 +179,8 @@ def read_columns(rows: Rows, call: Call) -> Columns:
         sides = {column.name: _direction(columns, call, column) for column in likely}
         questions[f"score: {' '.join(filter(None, (', '.join(sides), why)))}"] = [
             {"score": name} | by | side
-            for name, known in sides.items()
-            for side in ([{}] if known is not None else [{"minimize": False}, {"minimize": True}])
+            for name, direction in sides.items()
+            for side in ([{}] if direction is not None else [{"minimize": False}, {"minimize": True}])
         ]
     if questions:
         raise Unclear(rows, call, questions)
@@ -206,14 +206,14 @@ def _check_cells(columns: Columns, rows: Rows) -> None:
         "size": ("a number from 0, without signs between its digits", lambda column: column.numbers >= 0),
         "seed": ("a whole number", lambda column: column.numbers % 1 == 0),
         "examples": ("a whole number from 2", lambda column: (column.numbers % 1 == 0) & (column.numbers > 1)),
-        "task": ("the name of its task", lambda column: column.known),
+        "task": ("the name of its task", lambda column: column.filled),
     }
     columns.finished = np.ones(len(rows), bool)
     for column in columns.parts["status"]:
-        codes, values = column.coded
-        states, known = [state_of(value or FINISHED[0]) for value in values], FINISHED + STOPPED + FAILED
-        for row in np.flatnonzero(np.isin(codes, [at for at, state in enumerate(states) if state not in known])).tolist():
-            raise DataError(f"{rows.place(row)}: {column.name}: {column.cells[row]!r} is none of {', '.join(known)}")
+        codes, names = column.codes, FINISHED + STOPPED + FAILED
+        states = [state_of(value or FINISHED[0]) for value in column.values]
+        for row in np.flatnonzero(np.isin(codes, [at for at, state in enumerate(states) if state not in names])).tolist():
+            raise DataError(f"{rows.place(row)}: {column.name}: {column.cells[row]!r} is none of {', '.join(names)}")
         columns.finished = np.isin(codes, [at for at, state in enumerate(states) if state in FINISHED])
     for part, (expected, fits) in allowed.items():
         for column in columns.parts[part]:
@@ -227,7 +227,7 @@ def _check_spelling(column: Column, rows: Rows) -> None:
     for at, value in enumerate(column.values):
         first = spelled.setdefault(re.sub(r"[\s_-]", "", value.casefold()), value) if isinstance(value, str) else value
         if first != value or (isinstance(value, str) and numbers and MISWRITTEN.fullmatch(value)):
-            row = int(np.flatnonzero(column.coded[0] == at)[0])
+            row = int(np.flatnonzero(column.codes == at)[0])
             other = f"{first!r} in other rows" if first != value else "numbers in other rows"
             raise DataError(
                 f"{rows.place(row)}: {column.name}: got {column.cells[row]!r}, and {other}; write a value in one way"
