@@ -33,8 +33,8 @@ from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.run_column import HIGHER, LOWER, PARTS, PROGRESS, RUN, SHARES, STOPPED, joined, names_of, state_of
-from orchestrator.review.run_columns import Call, Columns, Unclear, read_columns
+from orchestrator.review.run_columns import Call, Columns, Unclear, joined, names_of, read_columns, state_of
+from orchestrator.review.terms import HIGHER, LOWER, PARTS, PROGRESS, RUN, SHARES, STOPPED
 from orchestrator.review.trials_file import OF_TRIAL, read_trials
 
 LARGE, BLOCKS, MOST = 100_000, 50, 20_000

@@ -21,7 +21,7 @@ from craft.words import printable
 from orchestrator.plan.trial import Reason, Trial, TrialResult, Why
 from orchestrator.results.report import Report
 from orchestrator.results.summary import GUESSING, Entry
-from orchestrator.review.run_column import has_value
+from orchestrator.review.run_columns import has_value
 from orchestrator.tools.filling import write_table
 
 TRIALS_FILE = "trials.csv"
