@@ -16,8 +16,8 @@ from mlflow import MlflowClient
 from orchestrator.plan.trial import Why
 from orchestrator.record.manifest import origin
 from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
-from orchestrator.review.desired_run import describe_configuration
-from orchestrator.review.desired_runs import address, shared_parameters
+from orchestrator.review.desired_runs import describe_configuration
+from orchestrator.review.saved_views import address, shared_parameters
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import MISSING, Browser
 from tests.mlflow_server import Server
