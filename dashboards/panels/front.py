@@ -22,7 +22,7 @@ import numpy as np
 from dashboards.frames import Frames, Row
 from dashboards.panels import base
 from dashboards.panels.base import Plain, View
-from orchestrator.results.front import axes, judge
+from orchestrator.results.front import axes, pareto_front
 from orchestrator.results.metrics import Column, colours, titled
 from orchestrator.review.front_tables import describe_intervals, scored_on
 
@@ -104,10 +104,8 @@ def _front_over(sweep: Frames, rows: list[Row], x: Column, y: Column) -> list[Ro
     if {x.name, y.name} == {*axes(sweep.objectives)}:
         return [row for row in rows if row.summary.on_front]
     objectives = {metric.name: sweep.objectives.get(metric.name) or metric.better or "minimize" for metric in (y, x)}
-    members = judge(
-        [row.id for row in rows], np.column_stack([base.column(rows, name) for name in objectives]), objectives
-    ).on_front
-    return [row for row in rows if row.id in members]
+    points = np.column_stack([base.column(rows, name) for name in objectives])
+    return [row for row, member in zip(rows, pareto_front(points, [*objectives.values()]), strict=True) if member]
 
 
 def _why_empty(counts: dict[str, int]) -> str:

@@ -32,7 +32,7 @@ from orchestrator.record.resume import check_data
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.review.desired_run import headline
+from orchestrator.review.desired_runs import headline
 from orchestrator.review.front_tables import describe_trials, full_label
 from orchestrator.review.mistakes import MISTAKES_FILE, POINTER, mistakes_page
 from orchestrator.review.past_sweep import PastSweep

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.record.state import State
     from orchestrator.results.answer import Answer
-    from orchestrator.review.comparing import Compared
+    from orchestrator.review.comparing import CompareReport
     from orchestrator.review.past_sweep import PastSweep
     from orchestrator.review.pick import Pick
 
@@ -209,7 +209,7 @@ class Result:
         """Picks the best configuration by the search score, with at most `under` trainable parameters."""
         return self.pick("best" if under is None else f"under:{under}")
 
-    def compare(self, other: Result, mine: str = "best", theirs: str = "best", metric: str = "score") -> Compared:
+    def compare(self, other: Result, mine: str = "best", theirs: str = "best", metric: str = "score") -> CompareReport:
         """Compares a configuration with one of another sweep, or of this one; `.sentence` has the verdict in words.
 
         Args:

@@ -246,7 +246,7 @@ def needed_bytes(plan: Plan) -> int:
         return KEPT_CHECKPOINTS * parameters * 4 * STATES_A_PARAMETER + 2 * adapters
 
     if plan.largest is not None:
-        each = len(sweep.seeds) * plan.wanted * of_one(plan.largest, plan.planner.cost.sizes_of(plan.largest))
+        each = len(sweep.seeds) * plan.wanted * of_one(plan.largest, plan.planner.sizes_of(plan.largest))
     elif not sweep.tunes:
         each = len(sweep.seeds) * sum(of_one(trained, cuts.get(trained.id, ())) for trained in plan.trained)
     else:

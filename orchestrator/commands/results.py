@@ -89,14 +89,14 @@ def compare(
 
     Exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps cannot be compared.
     """
-    from orchestrator.review.comparing import compare_report, compare_sweeps, show_comparison
+    from orchestrator.review.comparing import compare_sweeps, show_comparison
     from orchestrator.review.past_sweep import find_sweep
 
     first_record, second_record = (find_sweep(name, tracking_uri, storage) for name in (first, second))
     compared = compare_sweeps(first_record, second_record, configuration_a, configuration_b, metric)
     show_comparison(compared, plain_screen(quiet=as_json), rows)
     if as_json:
-        write_report(compare_report(compared).to_json())
+        write_report(compared.to_json())
 
 
 def export(
@@ -158,7 +158,7 @@ def judge(
 
     Exit status: 0 judged; 2 the table leaves something open, or a row cannot be read.
     """
-    from orchestrator.review.comparing import compare_report, compare_sweeps, show_comparison
+    from orchestrator.review.comparing import compare_sweeps, show_comparison
     from orchestrator.review.front_report import front_report
     from orchestrator.review.front_tables import show_front
     from orchestrator.review.run_columns import Call
@@ -166,17 +166,16 @@ def judge(
 
     table = read_table(file, Call(score, minimize, size, seed, task, by, ignore, independent), within)
     record = table.record
-    sides = None if compare is None else compare_sweeps(record, record, *compare, flags=("--compare", "--compare"))
+    compared = None if compare is None else compare_sweeps(record, record, *compare, flags=("--compare", "--compare"))
     if as_json:
-        comparison = sides and compare_report(sides)
-        write_report(front_report(record, read=table.read, lacks=table.lacks, comparison=comparison).to_json())
+        write_report(front_report(record, read=table.read, lacks=table.lacks, comparison=compared).to_json())
         return
     console = screen()
     for line in table.read:
         console.print(line, markup=False, soft_wrap=True)
     show_front(record.summaries, record.sweep, record.answer, record.name, console)
-    if sides is not None:
-        show_comparison(sides, console)
+    if compared is not None:
+        show_comparison(compared, console)
     for line in table.lacks:
         console.print(f"{line}.", markup=False, soft_wrap=True)
 

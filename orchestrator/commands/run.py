@@ -237,9 +237,7 @@ def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | 
     labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
     screen = Console(file=sys.stdout, highlight=False, emoji=False, width=wide)
-    print_plan(plan, screen, report.steps, report.gpus)
-    for line, style in report.lines:
-        screen.print(line, markup=False, soft_wrap=True, style=style)
+    print_plan(plan, screen, report.steps, report.gpus, report.lines)
 
 
 def exit_status(outcome: SweepOutcome) -> int:

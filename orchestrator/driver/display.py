@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from craft.results import Outlook
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Applied, Ended, Event, Paused, Reported, Requested, Started
@@ -31,7 +32,7 @@ from orchestrator.record.state import Entry, State, count_phases
 from orchestrator.results.front import above_guessing
 from orchestrator.results.metrics import PHASES
 from orchestrator.results.summary import Summary
-from orchestrator.review.progress import Outlook, progress
+from orchestrator.review.progress import progress, seconds_left
 from orchestrator.review.status import RUNNING_SHOWN, Progress
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
@@ -52,7 +53,7 @@ class Display:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.state, self.missing = State(), ""
-        self._verbosity, self._clock, self._outlooks = verbosity, clock, dict[str, Outlook]()
+        self._verbosity, self._clock, self._outlooks = verbosity, clock, dict[str, tuple[Outlook, float]]()
         quiet = verbosity == "quiet"
         self._console = Console(file=stream, force_terminal=live, quiet=quiet, highlight=False, emoji=False, soft_wrap=True)
         redraws = (self._console.is_terminal if live is None else live) and not quiet
@@ -101,7 +102,7 @@ class Display:
 
     def look(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Takes the progress of a running training, as `craft.results.Outlook` has it."""
-        self._outlooks[key] = Outlook.of(outlook, self._clock())
+        self._outlooks[key] = Outlook(**outlook), self._clock()
 
     def retry(self, entry: Entry, why: str) -> None:
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
@@ -146,12 +147,13 @@ class Display:
         if any(trial.search_score is not None for trial in now.running):
             table.add_row("", "", "", "", Text("search score", style="dim"))
         for trial in now.running[:RUNNING_SHOWN]:
-            outlook = self._outlooks.get(trial.trial) or Outlook("starting", trial.share, None)
+            outlook, reported = self._outlooks.get(trial.trial) or (Outlook("starting", trial.share, None), 0.0)
+            left = seconds_left(outlook, reported, self._clock())
             table.add_row(
                 Text(trial.name, style="dim", overflow="ellipsis", no_wrap=True),
                 f"{outlook.share:4.0%}",
                 outlook.phase,
-                "" if outlook.ends is None else f"{format_duration(max(0.0, outlook.ends - self._clock()))} left",
+                "" if left is None else f"{format_duration(left)} left",
                 "" if trial.search_score is None else f"{trial.search_score:.1f}",
             )
         if hidden := len(now.running[RUNNING_SHOWN:]):

@@ -25,22 +25,22 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
     Where a method has a parameter of the same name as a training setting, the method's is the one called by the plain name
     and the setting is `training.NAME`. Values are str, int, float or bool.
     """
-    flat: dict[str, Any] = {
-        "method": shown_method(run.method, run.parameters),
-        "model": run.model,
-        "task": run.task,
-        "seed": run.seed,
-    }
-    if run.revision:
-        flat["revision"] = run.revision
-    flat["protocol"] = run.protocol
-    if run.task == "commonsense":
-        flat.update(flatten(run.data.generation.model_dump(mode="json"), "generation."))
-    if run.warm_start is not None:
-        flat["warm_start"] = run.warm_start.run
-    if run.cut_from is not None:
-        flat["cut_from"], flat["cut_to"] = run.cut_from.run, run.cut_from.to
-    flat.update(flatten(run.parameters))
+    cut = run.cut_from
+    flat = flatten(
+        {
+            "method": shown_method(run.method, run.parameters),
+            "model": run.model,
+            "task": run.task,
+            "seed": run.seed,
+            "revision": run.revision or None,
+            "protocol": run.protocol,
+            "generation": run.data.generation.model_dump(mode="json") if run.task == "commonsense" else None,
+            "warm_start": run.warm_start.run if run.warm_start else None,
+            "cut_from": cut.run if cut else None,
+            "cut_to": cut.to if cut else None,
+            **run.parameters,
+        }
+    )
     training = run.training.model_dump(mode="json", exclude=set() if run.has_rate else {"learning_rate"})
     for name, value in flatten(training).items():
         flat[name if name not in flat else f"training.{name}"] = value
@@ -84,12 +84,15 @@ CUT = ", cut to "
 """Stands in a label between that of the trained configuration and what its adapter is cut to."""
 
 
+UNCOUNTED = Counts(0, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Configuration:
     """One point of the search space, or what the adapters of another configuration are cut to. Its content names it.
 
     Attributes:
-        id: 10 hexadecimal digits, a hash of method, parameters and training settings.
+        id: 10 hexadecimal digits, a hash of method, parameters and training settings; with the label empty until it is counted.
         parameters: the method's, defaults filled in.
         training: the training settings that the point itself chose; they win over the file's other ones.
         source: the configuration from whose adapters it is cut; None if it is trained.
@@ -104,7 +107,7 @@ class Configuration:
     method: str
     parameters: dict[str, Any]
     training: dict[str, Any]
-    counts: Counts
+    counts: Counts = UNCOUNTED
     estimated_memory_bytes: int | None = None
     path: YamlPath = ()
     source: Configuration | None = field(default=None, repr=False)

@@ -173,8 +173,7 @@ def gpu_cost(
 
 
 def run_of(plan: Plan, trained: Configuration, task: str) -> RunSpec:
-    settings = trained.method, trained.parameters, trained.training, trained.path
-    return plan.planner.identity.spec(*settings, task, plan.sweep.seeds[0])
+    return plan.planner.identity.spec(trained, task, plan.sweep.seeds[0])
 
 
 class Operations(NamedTuple):
@@ -256,7 +255,7 @@ def _largest_batches(plan: Plan, card: Card) -> tuple[int, int, int, str] | None
         return None
     most = max(estimated, key=lambda row: row.estimated_memory_bytes or 0)
     share = plan.sweep.resources_for(plan.sweep.block_at(most.path)).gpu
-    room = card.memory * (share if 0 < share < 1 else 1) - CONTEXT_BYTES
+    available = card.memory * (share if 0 < share < 1 else 1) - CONTEXT_BYTES
     runs = [run_of(plan, most, task) for task in plan.sweep.task_names]
     run = max(runs, key=estimated_memory)
     step = run.training.batch_size * run.training.gradient_accumulation
@@ -265,17 +264,11 @@ def _largest_batches(plan: Plan, card: Card) -> tuple[int, int, int, str] | None
         for size in sorted({step, *(2**power for power in range(step.bit_length()))} - {0}, reverse=True):
             update = {"batch_size": size, "gradient_accumulation": math.ceil(step / size)}
             training = run.training.model_copy(update=update | {"gradient_checkpointing": checkpointing})
-            if estimated_memory(run.model_copy(update={"training": training})) <= room:
+            if estimated_memory(run.model_copy(update={"training": training})) <= available:
                 return size
         return 0
 
     need, plain, checkpointed = most.estimated_memory_bytes or 0, largest(False), largest(True)
-    return (
-        need,
-        plain,
-        checkpointed,
-        (
-            f"memory: {format_bytes(need)} of {format_bytes(card.memory)} for {most.label}, which needs most; the largest "
-            f"micro-batch of its {step} examples a step is {plain} without gradient checkpointing, {checkpointed} with it"
-        ),
-    )
+    line = f"memory: {format_bytes(need)} of {format_bytes(card.memory)} for {most.label}, which needs most; the largest "
+    line += f"micro-batch of its {step} examples a step is {plain} without gradient checkpointing, {checkpointed} with it"
+    return need, plain, checkpointed, line

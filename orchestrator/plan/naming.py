@@ -35,15 +35,15 @@ class Identity:
     def __init__(self, sweep: Sweep, resolves: bool) -> None:
         self.sweep, self._resolves = sweep, resolves
 
-    def id_of(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> str:
-        return content_hash({**self._content(method, training, path), "parameters": parameters}, 10)
+    def id_of(self, configuration: Configuration) -> str:
+        return content_hash(self._content(configuration) | {"parameters": configuration.parameters}, 10)
 
     def group(self, configuration: Configuration, over: Iterable[str] = ()) -> str:
         """Returns the id of the tuned configuration: equal for configurations that differ only in the dimensions that are tuned
         and in those of `over`. A block's settings for single tasks, its start of the runs and `tuned: false` are differences.
         """
         names = {*self.sweep.tuned_settings, *over}
-        identity = self._content(configuration.method, configuration.training, configuration.path)
+        identity = self._content(configuration)
         identity |= {"parameters": configuration.parameters, "chosen": sorted({*identity["chosen"]} - names)}
         block = self.sweep.block_at(configuration.path)
         identity |= {"tuned": False} if block is not None and not block.tuned else {}
@@ -65,7 +65,7 @@ class Identity:
             parameters["alpha"] = None  # what absent means
         if parameters.get("projections"):
             parameters["projections"] = sorted(parameters["projections"])
-        identity = self._content(configuration.method, configuration.training, configuration.path)
+        identity = self._content(configuration)
         tasks = {task: self.sweep.training_for(task, configuration.training, block) for task in self.sweep.task_names}
         identity["training"] = {task: _with_effect(training) for task, training in tasks.items()}
         del identity["chosen"]  # these settings are those that trials have, whatever chose them
@@ -94,25 +94,22 @@ class Identity:
                 return run
             source = self.run_of(configuration, self.sweep.warm_start[task], seed)
             return run.model_copy(update={"warm_start": WarmStart(run=source.key)})
-        chosen = configuration.parameters, configuration.training
-        return self.spec(configuration.method, *chosen, configuration.path, task, seed)
+        return self.spec(configuration, task, seed)
 
-    def spec(
-        self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath, task: str, seed: int
-    ) -> RunSpec:
-        sweep, block = self.sweep, self.sweep.block_at(path)
+    def spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
+        sweep, block = self.sweep, self.sweep.block_at(configuration.path)
         custom = task.removeprefix("custom/")
         custom_tasks = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
         source = sweep.warm_start.get(task) if block is None or block.warm_start else None
-        begin = WarmStart(run=self.spec(method, parameters, training, path, source, seed).key) if source else None
+        begin = WarmStart(run=self.spec(configuration, source, seed).key) if source else None
         run = RunSpec(
             model=sweep.model,
             revision=sweep.revision,
             projection_map=sweep.projection_map,
             task=task,
-            method=method,
-            parameters=parameters,
-            training=sweep.training_for(task, training, block),
+            method=configuration.method,
+            parameters=configuration.parameters,
+            training=sweep.training_for(task, configuration.training, block),
             # Other tasks' files are no part of this trial: adding one must not rename it.
             data=sweep.data.model_copy(update={"custom": custom_tasks}),
             protocol=sweep.protocol,
@@ -134,11 +131,11 @@ class Identity:
 
         return int(text_config(self.sweep.model, self.sweep.revision).hidden_size)
 
-    def _content(self, method: str, training: dict[str, Any], path: YamlPath) -> dict[str, Any]:
-        block = self.sweep.block_at(path)
+    def _content(self, configuration: Configuration) -> dict[str, Any]:
+        block, training = self.sweep.block_at(configuration.path), configuration.training
         overruled = {name for settings in self.sweep.task_training.values() for name in settings}
         return {
-            "method": method,
+            "method": configuration.method,
             "training": self.sweep.training_for("", training).model_dump(mode="json", exclude_defaults=True),
             # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
             "chosen": sorted(overruled & set(training)),
@@ -177,11 +174,12 @@ class Labels:
         self._planned: dict[str, dict[str, Any]] = {}
         self._silent: dict[YamlPath, list[str]] = {}
 
-    def of_point(self, method: str, parameters: Mapping[str, Any], training: Mapping[str, Any], path: YamlPath) -> str:
+    def of_point(self, configuration: Configuration) -> str:
         """Returns the label of a configuration before others are known, with all settings that its point chose; beside the
         plan's own, also with those in which it differs from the one of the same label."""
-        settings = {**parameters, **training}
-        parts = [*self._name(method, parameters, path), *_shown(settings, [*self._unnamed(path), *training])]
+        settings = configuration.parameters | configuration.training
+        shown = [*self._unnamed(configuration.path), *configuration.training]
+        parts = [*self._name(configuration), *_shown(settings, shown)]
         planned = self._planned.get(_joined(parts), settings)
         return _joined([*parts, *_differences(self._filled([settings, planned]))[0]])
 
@@ -191,10 +189,9 @@ class Labels:
         if block is None:
             return []
         if path not in self._silent:
-            row, ends = METHODS[block.method], dict[str, tuple[Any, ...]]()
-            for name, dimension in block.dimensions.items():
-                if name in row.parameters.model_fields:
-                    ends[name] = dimension.values if isinstance(dimension, Choice) else dimension.ends
+            row, dimensions = METHODS[block.method], block.dimensions
+            searched = {name: dimensions[name] for name in dimensions if name in row.parameters.model_fields}
+            ends = {name: each.values if isinstance(each, Choice) else each.ends for name, each in searched.items()}
             first = {name: values[0] for name, values in ends.items()}
             self._silent[path] = []
             for name, values in ends.items():
@@ -258,18 +255,17 @@ class Labels:
             for setting in self._differ.get(self._name_of(configuration), configuration.training)
             if setting not in without
         ]
-        name = self._name(configuration.method, configuration.parameters, configuration.path)
-        return [*name, *_shown(settings, names), *self._more.get(configuration.id, ())]
+        return [*self._name(configuration), *_shown(settings, names), *self._more.get(configuration.id, ())]
 
     def _name_of(self, configuration: Configuration) -> str:
-        return _joined(self._name(configuration.method, configuration.parameters, configuration.path))
+        return _joined(self._name(configuration))
 
-    def _name(self, method: str, parameters: Mapping[str, Any], path: YamlPath) -> list[str]:
-        row, block = METHODS[method], self.sweep.block_at(path)
+    def _name(self, configuration: Configuration) -> list[str]:
+        row, block = METHODS[configuration.method], self.sweep.block_at(configuration.path)
         cold = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
-        if method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
+        if configuration.method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
             return [BASE_MODEL]
-        said = row.text(row.parameters.model_validate(parameters)).split(", ")
+        said = row.text(row.parameters.model_validate(configuration.parameters)).split(", ")
         return [row.title, *filter(None, said), *([COLD] if cold else [])]
 
 

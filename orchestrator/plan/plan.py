@@ -13,19 +13,21 @@ has no trials.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from typing import TypeVar
 
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Job, PlannedTrial, jobs_of
-from orchestrator.plan.tuning import Family, budget_of, check_budgets, families_of
+from orchestrator.plan.tuning import Family, budget_of, families_of, unequal_tuning
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space.dimensions import covering, grid, sample
+from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
 
+T = TypeVar("T")
 MAX_TRIALS = 100_000
 PROBES = 100
 """How many points are drawn at random, beside those that cover the space, to see whether any meets the constraints."""
@@ -121,7 +123,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     algorithm = sweep.search.row
     if algorithm.adaptive:
         return _open_plan(sweep, planner)
-    wanted = sweep.search.configurations if algorithm.samples else None
+    most = sweep.search.configurations if algorithm.samples else None
     points = sample(sweep.blocks, sweep.search.seed) if algorithm.samples else grid(sweep.blocks)
     if not algorithm.samples:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
@@ -131,21 +133,17 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     duplicates: list[str] = []
     errors: list[str] = []
     # A space of few points, or tight constraints, can have fewer configurations than were asked for: drawing must end.
-    for point in points if wanted is None else islice(points, 200 + 20 * wanted):
-        if wanted is not None and len(families) >= wanted:
-            break
-        try:
-            allowed, refused = planner.allowed(point)
-        except SweepError as error:
-            errors += [line for line in error.lines if line not in errors]
-            continue
+    points = points if most is None else islice(points, 200 + 20 * most)
+    for allowed, refused in _built(planner.allowed, points, errors):
         labels = []
         for drop in refused:
             same = drop.configuration.id if drop.configuration.source else planner.identity.meaning(drop.configuration)
             labels += [drop.configuration.label] if dropped.setdefault(same, drop) is not drop else []
         if allowed and families.setdefault(planner.identity.meaning(allowed[-1]), allowed) is not allowed:
             labels.append(allowed[-1].label)
-        duplicates += [] if wanted else labels
+        duplicates += [] if most else labels
+        if len(families) == most:
+            break
     if errors:
         raise SweepError(errors)
     if not families:
@@ -158,11 +156,15 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         configurations += named
         trials += planner.trials(named, seeds.get(named[-1].id))
     plan = Plan(sweep, planner, list(dropped.values()), duplicates, configurations, trials)
-    if sweep.budget.trials is not None and len(plan.jobs) > sweep.budget.trials:
-        where, needed = sweep.where(("budget", "trials")), len(plan.jobs)
-        raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])
+    needed, what = len(plan.jobs), "the plan needs"
     if sweep.tunes:
-        check_budgets(sweep, plan.families, duplicates)
+        needed, what = sum(budget_of(sweep, plan.families)[1:]), "to tune and measure all takes"
+    errors += unequal_tuning(sweep, plan.families, duplicates) if sweep.tunes and sweep.compare else []
+    if sweep.budget.trials is not None and needed > sweep.budget.trials:
+        where = sweep.where(("budget", "trials"))
+        errors.append(f"{where}: budget.trials: {what} {needed} trials; the budget is {sweep.budget.trials}")
+    if errors:
+        raise SweepError(errors)
     return plan
 
 
@@ -183,13 +185,9 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
     allowed: list[Configuration] = []
     dropped: dict[str, Dropped] = {}
     errors: list[str] = []
-    for point in itertools.chain(covering(sweep.blocks), islice(sample(sweep.blocks, sweep.search.seed), PROBES)):
-        try:
-            configuration = planner.configuration(point)
-        except SweepError as error:
-            errors += [line for line in error.lines if line not in errors]
-            continue
-        if reason := planner.cost.broken_constraint(configuration):
+    points = itertools.chain(covering(sweep.blocks), islice(sample(sweep.blocks, sweep.search.seed), PROBES))
+    for configuration in _built(planner.configuration, points, errors):
+        if reason := planner.broken_constraint(configuration):
             dropped[configuration.id] = Dropped(configuration, reason)
         else:
             allowed.append(configuration)
@@ -205,6 +203,15 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         )
     probed = list({configuration.id: configuration for configuration in allowed}.values())
     return Plan(sweep, planner, list(dropped.values()), probed=probed)
+
+
+def _built(build: Callable[[Point], T], points: Iterable[Point], errors: list[str]) -> Iterator[T]:
+    """Yields what comes of the points that can be built; `errors` gets the lines on the others, each once."""
+    for point in points:
+        try:
+            yield build(point)
+        except SweepError as error:
+            errors += [line for line in error.lines if line not in errors]
 
 
 def _refuse_too_many(sweep: Sweep, size: int) -> None:

@@ -1,6 +1,6 @@
 """From a point of the search space to a configuration with its exact cost, and from configurations to trials.
 
-point  -->  identity (id, run)  ·  labels (name)  ·  cost (counts, constraints)  -->  Configuration  -->  PlannedTrial
+point  -->  identity (id, run)  ·  labels (name)  ·  counts, constraints  -->  Configuration  -->  PlannedTrial
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pydantic import ValidationError
 
 from craft.methods import METHODS
 from craft.results import Counts, ModelUnavailable, RunFailed
 from craft.spec import RunSpec
-from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration, Dropped, text
 from orchestrator.plan.naming import Identity, Labels
 from orchestrator.plan.trial import PlannedTrial, Why
@@ -31,38 +29,82 @@ Counter = Callable[[RunSpec], Counts]
 MemoryEstimate = Callable[[RunSpec], int]
 
 
-class Cost:
-    """Counts parameters and memory of configurations, on the model without weights.
+class Planner:
+    """Points -> configurations -> trials, for one sweep. Counts parameters and memory on the model without weights.
 
     Args:
         counter: counts a run; `craft.trainer.counting.planned_counts` if not given, which remembers what it has counted.
         memory: estimates the memory of a run in bytes, with a `counter`.
     """
 
-    def __init__(self, identity: Identity, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
-        self.sweep, self._identity, self.checks_model = identity.sweep, identity, counter is None
+    def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
+        self.sweep, self.counter, self.memory = sweep, counter, memory
+        self.identity, self.labels = Identity(sweep, resolves=counter is None), Labels(sweep)
+
+    def of(self, sweep: Sweep) -> Planner:
+        return Planner(sweep, self.counter, self.memory)
+
+    def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
+        """Returns what comes of `point`, and what breaks a constraint and is not among it.
+
+        That is what the adapters of its configuration are cut to, ascending, and the configuration itself last. If this one
+        breaks a constraint, nothing is trained and there is nothing to cut.
+        """
+        trained = self.configuration(point)
+        if reason := self.broken_constraint(trained):
+            return [], [Dropped(trained, reason)]
+        sizes, dropped = self.sizes_of(trained), list[Dropped]()
+        self._check_sizes(trained, sizes)
+        for size in list(sizes):
+            if reason := self.broken_constraint(size):
+                dropped.append(Dropped(size, reason))
+                sizes.remove(size)
+        return [*sizes, trained], dropped
+
+    def configuration(self, point: Point) -> Configuration:
+        path: YamlPath = ("space", point.block)
+        method = METHODS[point.method]
+        try:
+            checked = method.parameters.model_validate(point.parameters)
+        except ValidationError as error:
+            point_text = ", ".join(f"{name} {text(value)}" for name, value in point.parameters.items())
+            lines = [
+                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {point_text})"
+                for mistake in from_pydantic(error, method.parameters, path)
+            ]
+            raise SweepError(lines) from None
+        parameters, where = checked.model_dump(mode="json"), f"{self.sweep.where(path)}: {dotted(path)}"
+        way = self.sweep.resources_for(self.sweep.block_at(path)).parallel
+        if way and (why := refusal(point.method, parameters, way)):
+            raise SweepError([f"{where}: {why}"])
+        uncounted = Configuration("", "", point.method, parameters, dict(point.training), path=path)
+        label = self.labels.of_point(uncounted)
+        try:
+            counts, memory = self._count(uncounted)
+        except ModelUnavailable as error:  # the same for every configuration, so it is said once
+            raise SweepError([f"{self.sweep.where(('model',))}: {error}"]) from error
+        except (ValueError, RunFailed) as error:
+            raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
+        name = self.identity.id_of(uncounted)
+        return replace(uncounted, id=name, label=label, counts=counts, estimated_memory_bytes=memory)
+
+    def _count(self, configuration: Configuration) -> tuple[Counts, int | None]:
+        """Returns the counts and the estimated memory of a configuration, on the tasks that need most."""
+        specs, counter, memory = self._specs(configuration), self.counter, self.memory
         if counter is None:
-            from craft.trainer.counting import estimated_memory, planned_counts
+            from craft.trainer.counting import check_room, estimated_memory, planned_counts
 
             counter, memory = planned_counts, estimated_memory
-        self.counter, self.memory = counter, memory
-
-    def count(
-        self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath
-    ) -> tuple[Counts, int | None]:
-        """Returns the counts and the estimated memory of a configuration, on the tasks that need most."""
-        chosen, seed = (method, parameters, training, path), self.sweep.seeds[0]
-        specs = [self._identity.spec(*chosen, task, seed) for task in self.sweep.task_names]
-        if self.checks_model:
-            from craft.trainer.counting import check_room
-
             for spec in specs:
                 check_room(spec)
         # Tasks with a head differ in its outputs alone, so the widest needs most; a model of answers has none.
-        widest = {
-            spec.task_row.kind == "generation": spec for spec in sorted(specs, key=lambda spec: len(spec.task_row.labels))
-        }
-        return self.counter(self._widest(*chosen)), max(map(self.memory, widest.values())) if self.memory else None
+        widest = {spec.task_row.kind == "generation": spec for spec in specs}
+        return counter(specs[-1]), max(map(memory, widest.values())) if memory else None
+
+    def _specs(self, configuration: Configuration) -> list[RunSpec]:
+        """Returns the runs of a configuration with the first seed, that with the widest head last."""
+        specs = [self.identity.spec(configuration, task, self.sweep.seeds[0]) for task in self.sweep.task_names]
+        return sorted(specs, key=lambda spec: len(spec.task_row.labels))
 
     def sizes_of(self, trained: Configuration) -> list[Configuration]:
         """Returns what its block cuts the adapters of a configuration to, ascending.
@@ -84,80 +126,17 @@ class Cost:
                 return f"{name} {value:,.0f} is below min {bounds.min:,.0f}"
         return None
 
-    def check_sizes(self, trained: Configuration, sizes: Sequence[Configuration]) -> None:
+    def _check_sizes(self, trained: Configuration, sizes: Sequence[Configuration]) -> None:
         """Raises SweepError if the adapters of a configuration cannot be cut to these sizes."""
-        if not sizes or not self.checks_model:
+        if not sizes or self.counter is not None:
             return
         from craft.trainer.counting import check_sizes
 
-        widest = self._widest(trained.method, trained.parameters, trained.training, trained.path)
         try:
-            check_sizes(widest, [size.counts.trainable_parameters for size in sizes])
+            check_sizes(self._specs(trained)[-1], [size.counts.trainable_parameters for size in sizes])
         except ValueError as error:
             where = f"{self.sweep.where(trained.path)}: {dotted((*trained.path, SIZES))}"
             raise SweepError([f"{where}: {trained.label}: {error}"]) from None
-
-    def _widest(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> RunSpec:
-        tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
-        widest = max(tasks, key=lambda task: len(task.labels))
-        return self._identity.spec(method, parameters, training, path, widest.name, self.sweep.seeds[0])
-
-
-class Planner:
-    """Points -> configurations -> trials, for one sweep; `counter` and `memory` are those of `Cost`."""
-
-    def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
-        self.sweep = sweep
-        self.identity, self.labels = Identity(sweep, resolves=counter is None), Labels(sweep)
-        self.cost = Cost(self.identity, counter, memory)
-
-    def of(self, sweep: Sweep) -> Planner:
-        return Planner(sweep) if self.cost.checks_model else Planner(sweep, self.cost.counter, self.cost.memory)
-
-    def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
-        """Returns what comes of `point`, and what breaks a constraint and is not among it.
-
-        That is what the adapters of its configuration are cut to, ascending, and the configuration itself last. If this one
-        breaks a constraint, nothing is trained and there is nothing to cut.
-        """
-        trained = self.configuration(point)
-        if reason := self.cost.broken_constraint(trained):
-            return [], [Dropped(trained, reason)]
-        sizes, dropped = self.cost.sizes_of(trained), list[Dropped]()
-        self.cost.check_sizes(trained, sizes)
-        for size in list(sizes):
-            if reason := self.cost.broken_constraint(size):
-                dropped.append(Dropped(size, reason))
-                sizes.remove(size)
-        return [*sizes, trained], dropped
-
-    def configuration(self, point: Point) -> Configuration:
-        path: YamlPath = ("space", point.block)
-        method = METHODS[point.method]
-        try:
-            checked = method.parameters.model_validate(point.parameters)
-        except ValidationError as error:
-            point_text = ", ".join(f"{name} {text(value)}" for name, value in point.parameters.items())
-            lines = [
-                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {point_text})"
-                for mistake in from_pydantic(error, method.parameters, path)
-            ]
-            raise SweepError(lines) from None
-        parameters = checked.model_dump(mode="json")
-        way = self.sweep.resources_for(self.sweep.block_at(path)).parallel
-        if way and (why := refusal(point.method, parameters, way)):
-            raise SweepError([f"{self.sweep.where(path)}: {dotted(path)}: {why}"])
-        chosen = point.method, parameters, point.training, path
-        label = self.labels.of_point(*chosen)
-        try:
-            counts, memory = self.cost.count(*chosen)
-        except ModelUnavailable as error:  # the same for every configuration, so it is said once
-            raise SweepError([f"{self.sweep.where(('model',))}: {error}"]) from error
-        except (ValueError, RunFailed) as error:
-            where = f"{self.sweep.where(path)}: {dotted(path)}"
-            raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
-        names = (self.identity.id_of(*chosen), label, point.method)
-        return Configuration(*names, parameters, dict(point.training), counts, memory, path)
 
     def trials(
         self,
@@ -176,25 +155,18 @@ class Planner:
             rows = [self._trial(configuration, task, seed) for configuration in configurations]
             trials |= {trial.key: trial for trial in rows}
             for configuration in configurations:
-                if configuration.source is not None and configuration.candidates:
-                    training = self._source(configuration, task, seed)
-                    trials.setdefault(training.key, training)
+                if (source := configuration.source) is not None and configuration.candidates:
+                    run, why = self.identity.run_of(configuration.trained, task, seed), Why("source", source.id)
+                    trials.setdefault(run.key, self._planned(run, source, f"{source.label}, to be cut", why))
         return [*trials.values()]
 
-    def _source(self, cut: Configuration, task: str, seed: int) -> PlannedTrial:
-        assert cut.source is not None
-        run, resources = self.identity.run_of(cut.trained, task, seed), self.sweep.resources_for(self.sweep.block_at(cut.path))
-        return PlannedTrial(
-            run, cut.source.id, f"{cut.source.label}, to be cut", resources, Why("source", cut.source.id), cut.source.known
-        )
-
     def _trial(self, configuration: Configuration, task: str, seed: int) -> PlannedTrial:
-        run, path = self.identity.run_of(configuration, task, seed), configuration.path
-        resources = self.sweep.resources_for(self.sweep.block_at(path))
-        why = self._why(configuration.source or configuration, task, seed)
-        if run.cut_from is not None:
-            why = Why("cut", run.cut_from.run, why)
-        return PlannedTrial(run, configuration.id, configuration.label, resources, why, configuration.known)
+        run, why = self.identity.run_of(configuration, task, seed), self._why(configuration.source or configuration, task, seed)
+        why = Why("cut", run.cut_from.run, why) if run.cut_from is not None else why
+        return self._planned(run, configuration, configuration.label, why)
+
+    def _planned(self, run: RunSpec, of: Configuration, label: str, why: Why) -> PlannedTrial:
+        return PlannedTrial(run, of.id, label, self.sweep.resources_for(self.sweep.block_at(of.path)), why, of.known)
 
     def _why(self, trained: Configuration, task: str, seed: int) -> Why:
         if self.sweep.tuned_settings and not trained.candidates and seed in self.sweep.seeds:
@@ -224,7 +196,7 @@ class Planner:
         name, label = self.identity.group(candidates[0]), self.labels.label_of(candidates)
         tuned = replace(largest, id=name, label=label, candidates=chosen, transferred=transferred)
         smallest = min(candidate.counts.trainable_parameters for candidate in chosen.values())
-        sizes = [size for size in self.cost.sizes_of(tuned) if self.cost.broken_constraint(size) is None]
+        sizes = [size for size in self.sizes_of(tuned) if self.broken_constraint(size) is None]
         return [
             *(
                 replace(size, candidates=chosen | {task: candidates[place] for task, place in own.items()})

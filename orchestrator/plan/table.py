@@ -18,7 +18,7 @@ from craft.words import format_bytes, list_some, plural
 from orchestrator.plan.configuration import text
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import SHOWN as FEW
-from orchestrator.plan.tuning import Family, budget_of, rates_words
+from orchestrator.plan.tuning import Family, budget_of
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way
 from orchestrator.sweepfile.resources import Resources, times
 
@@ -29,24 +29,25 @@ MACHINE_GPUS = 8.0
 
 
 class Line(NamedTuple):
-    """A number of a plan with its name; `doubt` if a person should look at it."""
+    """A number of a plan with its name, or a sentence without one; `doubt` if a person should look at it."""
 
     label: str
     value: str
     doubt: bool = False
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.value}"
+        return f"{self.label}: {self.value}" if self.label else self.value
 
 
-def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = ()) -> None:
-    """Prints the configurations with what each costs, and what all of them cost; `steps` are those of a configuration's trials
-    together, by its id."""
+def print_plan(
+    plan: Plan, console: Console, steps: Mapping[str, int], gpus: Sequence[Gpu] = (), lines: Sequence[Line] = ()
+) -> None:
+    """Prints the configurations with what each costs, what all of them cost, and `lines`; `steps` are those of all trials of a
+    configuration, by its id, if they are counted."""
     console.print(Text(f"{plan.sweep.name}: {plan.sweep.model}", "table.title"))
     if not plan.adaptive:
-        console.print(_configurations(plan, steps or {}))
-    lines = [*_totals(plan, steps or {}), *_tuning_lines(plan, steps or {}), *choices(plan), *gpu_lines(plan, gpus)]
-    for line in lines:
+        console.print(_configurations(plan, steps))
+    for line in (*_totals(plan, steps), *_tuning_lines(plan, steps), *choices(plan), *gpu_lines(plan, gpus), *lines):
         style = "yellow" if line.doubt else None
         console.print(str(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -140,7 +141,7 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     if plan.adaptive:
         yield Line("then", f"the best of each group, {seeds}")
         return
-    planned, _, measuring = budget_of(sweep, families)
+    planned, every, measuring = budget_of(sweep, families)
     groups = [group for family in families for group in family.groups]
     fixed = [group[0].label for group in groups if len(group) == 1]
     counts = {len(group) for group in groups if len(group) > 1}
@@ -159,7 +160,7 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
         yield Line("tuned", f"{tuned}, {plural(len(sweep.seeds), 'seed')} {_listed(sweep.seeds)} (not reported)")
     if walked:
         first = list_some([plan.planner.labels.label_of(family.groups[family.start]) for family in transferred], FEW, "; ")
-        yield Line("rates", f"{rates_words(sweep, families, planned)}{', tuned at ' if first else ''}{first}")
+        yield Line("rates", f"{planned} trainings instead of {every}{', tuned at ' if first else ''}{first}")
     if fixed:
         yield Line("not tuned", list_some(fixed, FEW, "; "))
 
@@ -208,9 +209,9 @@ def _line_of(plan: Plan, share: Resources, card: Gpu | None, machines: Sequence[
     parts = [f"{share.words()}, about {format_bytes(most)} each"] if most else [share.words()]
     parts += [how] if how else []
     if share.gpu and card is not None:
-        room = min(share.gpu, 1.0) * card.bytes
-        parts[0] += f" of {format_bytes(room)} ({card.name})"
-        lacking = [f"{label} ({format_bytes(need)})" for label, need in needs.items() if need + CONTEXT_BYTES > room]
+        available = min(share.gpu, 1.0) * card.bytes
+        parts[0] += f" of {format_bytes(available)} ({card.name})"
+        lacking = [f"{label} ({format_bytes(need)})" for label, need in needs.items() if need + CONTEXT_BYTES > available]
         fit = times(card.bytes, most + CONTEXT_BYTES)
         least = f"resources.gpu {math.floor(1000 / fit) / 1000:g}" if fit and share.gpu <= 1 else "more GPUs or less memory"
         parts += [f"too small for {list_some(lacking, NAMED)}: {least}"] if lacking else []

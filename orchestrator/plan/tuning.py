@@ -29,7 +29,7 @@ from craft.methods import METHODS
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.fair import RATE
-from orchestrator.sweepfile.mistakes import SweepError, dotted
+from orchestrator.sweepfile.mistakes import dotted
 from orchestrator.sweepfile.space.blocks import sizes_within
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -174,17 +174,17 @@ def noise_between(first: Tried, second: Tried) -> float:
 
 def to_try(tried: Sequence[Places], family: Family) -> list[set[int]]:
     """Returns the rates to try on a task, a set for each rank. The search is over when all of them have scores."""
-    start, wanted = family.start, [set[int]() for _ in tried]
+    start, needed = family.start, [set[int]() for _ in tried]
     every, walked = {*range(len(family.groups[start]))}, family.first
     while walked <= tried[start].keys():
         best = best_of({place: tried[start][place] for place in walked})
-        further = every if best is None else _near(best) & every
-        if further <= walked:
+        walked_on = every if best is None else _near(best) & every
+        if walked_on <= walked:
             break
-        walked = walked | further
-    wanted[start] |= walked
+        walked = walked | walked_on
+    needed[start] |= walked
     if not walked <= tried[start].keys():
-        return wanted
+        return needed
     transferred = best_of(tried[start])
     if transferred is None:
         return [every for _ in tried]
@@ -196,11 +196,11 @@ def to_try(tried: Sequence[Places], family: Family) -> list[set[int]]:
         if best is not None and best != transferred:
             near |= {2 * best - transferred} & every
             best = _best_among(near, tried[end], transferred)
-        wanted[end] |= near
+        needed[end] |= near
         if near <= tried[end].keys() and (best is None or abs(best - transferred) > 1):
             for rank in side:
-                wanted[rank] |= every
-    return wanted
+                needed[rank] |= every
+    return needed
 
 
 def _best_among(places: Collection[int], tried: Places, preferred: int) -> int | None:
@@ -219,21 +219,8 @@ def choose(tried: Sequence[Places], rates: int, start: int) -> list[tuple[int | 
 SHOWN = 8
 
 
-def check_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> None:
-    """Checks that the budget is enough to tune and to measure, and what `compare: fair` promises, on the configurations as the
-    model takes them."""
-    lines = [*_unequal(sweep, families, duplicates)] if sweep.compare else []
-    _, every, measuring = budget_of(sweep, families)
-    if sweep.budget.trials is not None and every + measuring > sweep.budget.trials:
-        where, needed = sweep.where(("budget", "trials")), every + measuring
-        lines.append(
-            f"{where}: budget.trials: to tune and measure all takes {needed} trials; the budget is {sweep.budget.trials}"
-        )
-    if lines:
-        raise SweepError(lines)
-
-
-def _unequal(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> Iterator[str]:
+def unequal_tuning(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> Iterator[str]:
+    """Yields what breaks the promise of `compare: fair`, on the configurations as the model takes them."""
     if duplicates:
         named = "; ".join(duplicates[:SHOWN])
         yield f"{sweep.where(('space',))}: space: under compare: fair each configuration is named once; twice: {named}"
@@ -247,11 +234,6 @@ def _unequal(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]
                 f"{sweep.where(path)}: {dotted(path)}: {count} candidates are left of a configuration and {most} of others, "
                 "because constraints drop some or another block has the same; under compare: fair all are tuned by equally many"
             )
-
-
-def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str:
-    """Returns a phrase such as `24 trainings instead of 72`."""
-    return f"{trainings} trainings instead of {budget_of(sweep, families)[1]}"
 
 
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:

@@ -33,27 +33,28 @@ FEW = 200
 """Below so many scored examples the sampling error alone reaches 7 points to either side of 50 % right answers."""
 
 
+def job_steps(plan: Plan) -> dict[str, int]:
+    """Returns the optimizer steps of each job, by its key."""
+    sizes, counted = split_sizes(plan.sweep), dict[str, int]()
+    for job in plan.jobs:
+        run, planned = job.training.run, job.training.planned
+        trains = planned["trainable_parameters"] or planned["head_parameters"]
+        counted[job.key] = steps(run.training, sizes[run.task].train) if trains else 0
+    return counted
+
+
 def planned_steps(plan: Plan) -> dict[str, int]:
-    sizes = split_sizes(plan.sweep)
-    seeds: dict[str, set[int]] = {}
+    """Returns the optimizer steps of the jobs of each trained configuration, by its id."""
+    by_job, by_configuration = job_steps(plan), dict.fromkeys((trained.id for trained in plan.trained), 0)
     for job in plan.jobs:
-        seeds.setdefault(job.training.configuration, set()).add(job.training.run.seed)
-
-    def steps_of(trained: Configuration) -> int:
-        if not (trained.counts.trainable_parameters or trained.counts.head_parameters):
-            return 0
-        each = sum(steps(_training(plan, trained, task), size.train) for task, size in sizes.items())
-        return len(seeds.get(trained.id, ())) * each
-
-    return {trained.id: steps_of(trained) for trained in plan.trained}
+        by_configuration[job.training.configuration] += by_job[job.key]
+    return by_configuration
 
 
-def remaining_steps(plan: Plan, steps: Mapping[str, int], ended: Collection[str]) -> int:
+def remaining_steps(plan: Plan, ended: Collection[str]) -> int:
     """Returns optimizer steps of the jobs with a trial that has not ended; `ended` are the keys of those that have."""
-    shares: dict[str, list[bool]] = {}
-    for job in plan.jobs:
-        shares.setdefault(job.training.configuration, []).append(any(key not in ended for key in job.keys))
-    return round(sum(steps[name] * sum(open_jobs) / len(open_jobs) for name, open_jobs in shares.items() if name in steps))
+    by_job = job_steps(plan)
+    return sum(by_job[job.key] for job in plan.jobs if any(key not in ended for key in job.keys))
 
 
 def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSettings:
@@ -185,19 +186,16 @@ def work_parts(plan: Plan) -> Iterator[tuple[Configuration, str, Work]]:
     tasks = plan.sweep.task_names
     sizes = split_sizes(plan.sweep)
     if plan.adaptive:
-        longest = max(
-            plan.probed,
-            key=lambda point: (
-                sum(steps(_training(plan, point, task), sizes[task].train) for task in tasks),
-                point.counts.trainable_parameters,
-            ),
-        )
-        times = plan.wanted * len(plan.sweep.seeds)
-        yield from ((longest, task, _of_run(plan, longest, task, sizes[task]) * times) for task in tasks)
-        return
-    for family in plan.families:
-        candidate, times = family.groups[0][0], _trainings(plan, family)
-        yield from ((candidate, task, _of_run(plan, candidate, task, sizes[task]) * times) for task in tasks)
+
+        def length(point: Configuration) -> tuple[int, int]:
+            every = sum(steps(_training(plan, point, task), sizes[task].train) for task in tasks)
+            return every, point.counts.trainable_parameters
+
+        repeated = [(max(plan.probed, key=length), plan.wanted * len(plan.sweep.seeds))]
+    else:
+        repeated = [(family.groups[0][0], _trainings(plan, family)) for family in plan.families]
+    for configuration, times in repeated:
+        yield from ((configuration, task, _of_run(plan, configuration, task, sizes[task]) * times) for task in tasks)
 
 
 def _trainings(plan: Plan, family: Family) -> int:
@@ -220,7 +218,7 @@ def _of_run(plan: Plan, trained: Configuration, task: str, splits: SplitSizes) -
     adapts, learns = trained.counts.trainable_parameters, trained.counts.head_parameters
     steps = total_steps(training, rows) if adapts or learns else 0
     evaluations = len(evaluation_steps(training, rows)) if steps else 1
-    sizes = plan.planner.cost.sizes_of(trained) if plan.adaptive else plan.configurations
+    sizes = plan.planner.sizes_of(trained) if plan.adaptive else plan.configurations
     cuts = sum(cut.source is not None and cut.source.id == trained.id for cut in sizes)
     recovery = math.ceil(RECOVERY * steps)
     # The head alone needs no gradients of the base.

@@ -23,21 +23,24 @@ from orchestrator.results.front import HEAD, SEEDS, above_guessing, judge_state,
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
-from orchestrator.results.next_settings import Settings, other_rates, rate_end, takes
 from orchestrator.results.probabilities import find_falls
 from orchestrator.results.step import (
     LIKELY,
+    Settings,
     Step,
     describe_price,
     describe_step,
+    other_rates,
     other_sizes,
     pace_of,
+    rate_end,
     seconds_of_seed,
     settings_of,
     steps,
+    takes,
 )
 from orchestrator.results.step import best as best_step
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, complete_among
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.markup import plain
@@ -95,9 +98,9 @@ class Answer:
     sure: float = 0.0
     """The least probability of that, from 0.5 to 1."""
 
-    def running(self, words: str) -> Answer:
+    def running(self, phrase: str) -> Answer:
         """Returns the answer so far of a sweep that runs: nothing is to be done but to wait."""
-        return replace(self, unknown="", proposal=words, command="", changes={}, p_decides=None)
+        return replace(self, unknown="", proposal=phrase, command="", changes={}, p_decides=None)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -127,7 +130,7 @@ def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
 
 
 def _find(summaries: Sequence[Summary], state: State) -> Answer:
-    complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
+    complete = complete_among(summaries)
     incomplete = [summary for summary in summaries if not summary.complete]
     # What people stopped, or what failed for good, is not continued by the command.
     unfinished = any(not entry.ended for entry in state.requested) or any(map(_may_score, incomplete))
@@ -213,36 +216,30 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
     """Returns the answer over complete configurations; its sentences compare "in this sweep" or "among them" (`scope`)."""
     best, chosen = leaders(complete)
     if not above_guessing(complete):
-        return _nothing(complete, best, state, scope)
+        verdict = (
+            f"Nothing {scope} is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
+            f"answering the most frequent class {number(best.value('random_guessing'), 1)}. So none of these numbers "
+            "says which adapter is enough."
+        )
+        reply = Answer("random guessing", best.configuration, best.configuration, None, verdict)
+        return _with_other_rates(reply, complete, best, state)
     idle = {summary.configuration for summary in not_shown_to_beat_head(summaries)}
     # All seeds together may say that the head alone is not enough where the pairs of few show no difference.
     may = (row for row in complete if row.method == HEAD and row.counts.get(P_ENOUGH, 1.0) > 1 - state.sweep.enough.sure)
     head = next(may, None)
     if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
-        return _head_alone(complete, head, best, state)
+        return _with_other_rates(_head_alone(complete, head, best), complete, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
         return _without_probabilities(complete, best, state)
     return _by_probabilities(complete, best, chosen, state, scope)
 
 
-def _nothing(complete: Sequence[Summary], best: Summary, state: State, scope: str) -> Answer:
-    verdict = (
-        f"Nothing {scope} is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
-        f"answering the most frequent class {number(best.value('random_guessing'), 1)}. So none of these numbers "
-        "says which adapter is enough."
-    )
-    reply = Answer("random guessing", best.configuration, best.configuration, None, verdict)
-    return _with_other_rates(reply, complete, best, state)
-
-
-def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary, state: State) -> Answer:
+def _head_alone(complete: Sequence[Summary], head: Summary, best: Summary) -> Answer:
     by_one = " by this one seed" if head.score.n < 2 else ""
     other = f", {_named(best)}, {_score(best)}" if best is not head else ""
     verdict = f"No adapter is shown to be better than none{by_one}: {_named(head)} has {_score(head)}, the best of all{other}."
-    verdict += _open_gain(complete, head)
     better = head.counts.get(P_ENOUGH) and 1 - head.counts[P_ENOUGH]
-    reply = Answer("head", head.configuration, best.configuration, better, verdict)
-    return _with_other_rates(reply, complete, best, state)
+    return Answer("head", head.configuration, best.configuration, better, verdict + _open_gain(complete, head))
 
 
 def _open_gain(complete: Sequence[Summary], head: Summary) -> str:

@@ -1,8 +1,8 @@
 """The one rule for a sweep's front: which configurations are on it, which may be on it, and which one is the knee.
 
-`judge` decides by the means. The terminal's table, the files of the front, the tags in the tracking store, the page and
-`craft-sweeps take --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
-interval over seeds, or a count (parameters, bytes, seconds), which is exact.
+`mark_front` decides by the means. The terminal's table, the files of the front, the tags in the tracking store, the page and
+`craft-sweeps take --pick knee` all have its marks, by the objectives of the sweep. An objective is either the score, which has
+an interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 
 The control of a comparison is the task head alone (`method: head`): a method that adapts anything must beat it. The normalized
 mean weighs tasks equally: on each, 0 is no adapter and 100 is full fine-tuning.
@@ -11,7 +11,7 @@ mean weighs tasks equally: on each, 0 is no adapter and 100 is full fine-tuning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -93,42 +93,13 @@ POSSIBLE = 0.05
 """The probability of the front from which on a configuration is one that may be on it."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict of `judge` on a sweep's complete configurations, by id.
-
-    Attributes:
-        on_front: those that no other one dominates.
-    """
-
-    on_front: frozenset[str]
-    knee: str | None
-
-
-def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives) -> Verdict:
-    """Returns the verdict over the complete configurations of one sweep. A configuration without a finite mean is left out.
-
-    The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
-
-    Args:
-        ids: `n` different ids.
-        mean: `(n, m)`, a column an objective.
-    """
-    directions = list(objectives.values())
-    mean = np.asarray(mean, dtype=float).reshape(len(ids), len(directions))
-    # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
-    members = sorted(np.flatnonzero(pareto_front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
-    place = _knee(mean[members], objectives)
-    return Verdict(frozenset(ids[row] for row in members), None if place is None else ids[members[place]])
-
-
 def judge_state(state: State) -> list[Summary]:
     """Returns the configurations that a sweep asks for, judged by its file."""
     return mark_front(summarize_entries(state.requested), state.sweep.objectives, state.sweep.enough)
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:
-    """Returns the summaries with `on_front` set by `judge`, which leaves incomplete ones out, and `may_be_on_front`.
+    """Returns the summaries with `on_front` set by the means, which leaves incomplete ones out, and `may_be_on_front`.
 
     Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
     moderated intervals and their probabilities; the one that is `enough` is marked.
@@ -136,13 +107,14 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, rule: Enoug
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
     summaries = with_probabilities(summaries, objectives, rule)
-    verdict = judge_summaries([summary for summary in summaries if summary.complete], objectives)
-    chosen = enough_of(summaries, rule)
+    complete, chosen = [summary for summary in summaries if summary.complete], enough_of(summaries, rule)
+    mask = pareto_front(_points(complete, objectives), list(objectives.values()))
+    front = {summary.configuration for summary, member in zip(complete, mask, strict=True) if member}
     return with_normalized(
         [
             replace(
                 summary,
-                on_front=(member := summary.configuration in verdict.on_front),
+                on_front=(member := summary.configuration in front),
                 may_be_on_front=member or summary.value(P_FRONT) >= POSSIBLE,
                 enough=summary.configuration == chosen,
             )
@@ -173,22 +145,20 @@ def leaders(complete: Sequence[Summary]) -> tuple[Summary, Summary]:
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
-    """Returns the knee of the summaries that are marked `on_front`, as `judge` finds it; None if there is none."""
-    front = [summary for summary in summaries if summary.on_front]
-    chosen = judge_summaries(front, objectives).knee
-    return next((summary for summary in front if summary.configuration == chosen), None)
-
-
-def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
-    mean = [[summary.value(name) for name in objectives] for summary in summaries]
-    return judge([summary.configuration for summary in summaries], mean, objectives)
-
-
-def _knee(points: Points, objectives: Objectives) -> int | None:
-    if len(objectives) != 2 or not len(points):
+    """Returns the knee of the summaries that are marked `on_front`, whatever their order; None if there is none, or there are
+    not two objectives. Costs are compared by their logarithms."""
+    # Of equal candidates the one with the first id is chosen.
+    front = sorted((summary for summary in summaries if summary.on_front), key=lambda summary: summary.configuration)
+    if len(objectives) != 2 or not front:
         return None
+    points = _points(front, objectives)
     log = [logarithmic(name, points[:, column]) for column, name in enumerate(objectives)]
-    return pareto_knee(log_axes(points, log), list(objectives.values()))
+    place = pareto_knee(log_axes(points, log), list(objectives.values()))
+    return None if place is None else front[place]
+
+
+def _points(summaries: Sequence[Summary], objectives: Objectives) -> Points:
+    return np.array([[summary.value(name) for name in objectives] for summary in summaries])
 
 
 def logarithmic(name: str, values: Iterable[float]) -> bool:
@@ -212,25 +182,15 @@ def pareto_front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
     A point dominates another when it is no worse in every objective and better in one, so equal points are all on the front. A
     point with NaN or an infinity takes no part.
     """
-    costs = _costs(points, directions)
+    # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
+    costs = np.round(_costs(points, directions), 9)
     mask = np.zeros(len(costs), dtype=bool)
     finite = np.flatnonzero(np.isfinite(costs).all(axis=1))
-    if not finite.size:
-        return mask
     unique, where = np.unique(costs[finite], axis=0, return_inverse=True)
-    mask[finite] = _sorted_front(unique)[where.reshape(-1)]
-    return mask
-
-
-def _sorted_front(costs: Points) -> Mask:
-    """Returns the front of different rows in lexicographic order, in which only an earlier row can dominate a later one."""
-    if costs.shape[1] == 2:
-        # The first costs ascend, so a row is on the front when its second cost is below all earlier ones: one pass over all.
-        below = np.minimum.accumulate(costs[:, 1])
-        return np.append(True, costs[1:, 1] < below[:-1])
-    mask = np.zeros(len(costs), dtype=bool)
-    for row, candidate in enumerate(costs):
-        mask[row] = not (costs[:row][mask[:row]] <= candidate).all(axis=1).any()
+    front = np.zeros(len(unique), dtype=bool)
+    for row, candidate in enumerate(unique):  # in lexicographic order, so only an earlier row can dominate a later one
+        front[row] = not (unique[:row][front[:row]] <= candidate).all(axis=1).any()
+    mask[finite] = front[where.reshape(-1)]
     return mask
 
 
@@ -245,8 +205,6 @@ def pareto_knee(points: ArrayLike, directions: Sequence[Direction]) -> int | Non
         An index into `points`, or None where no point is finite.
     """
     costs = _costs(points, directions)
-    if costs.shape[1] != 2:
-        raise ValueError(f"the knee is defined for two objectives, got {costs.shape[1]}")
     members = np.flatnonzero(pareto_front(points, directions))
     if not members.size:
         return None
@@ -264,20 +222,11 @@ def pareto_knee(points: ArrayLike, directions: Sequence[Direction]) -> int | Non
 def log_axes(points: ArrayLike, log: Sequence[bool]) -> Points:
     """Returns `points` with log10 of the columns marked in `log`; a value there that is not positive becomes NaN."""
     values = np.array(points, dtype=float, ndmin=2)
-    for column in np.flatnonzero(log):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log10(values[:, column])
-        values[:, column] = np.where(np.isfinite(logs), logs, np.nan)
-    return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(values)
+    return np.where(log, np.where(np.isfinite(logs), logs, np.nan), values)
 
 
 def _costs(points: ArrayLike, directions: Sequence[Direction]) -> Points:
-    values = np.asarray(points, dtype=float)
-    if values.size == 0:
-        values = values.reshape(0, len(directions))
-    if values.ndim != 2 or values.shape[1] != len(directions):
-        raise ValueError(f"points have shape {values.shape}; {len(directions)} directions need (n, {len(directions)})")
-    unknown = [direction for direction in directions if direction not in ("maximize", "minimize")]
-    if unknown:
-        raise ValueError(f"unknown direction {unknown[0]!r}; an objective is to be 'maximize' or 'minimize'")
-    return values * [-1.0 if direction == "maximize" else 1.0 for direction in directions]
+    signs = [-1.0 if direction == "maximize" else 1.0 for direction in directions]
+    return np.asarray(points, dtype=float).reshape(-1, len(signs)) * signs

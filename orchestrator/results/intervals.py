@@ -122,12 +122,12 @@ def suite_interval(scores: Scores, tasks: Iterable[str]) -> Interval:
 
 def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
     """Returns the mean over `tasks` of every seed, ascending, that has a score on each of them."""
-    wanted = list(dict.fromkeys(tasks))
-    seeds = sorted({seed for _, seed in scores})
-    shared_seeds = [
-        seed for seed in seeds if wanted and all(math.isfinite(scores.get((task, seed), math.nan)) for task in wanted)
-    ]
-    return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in shared_seeds}
+    names, means = [*dict.fromkeys(tasks)], dict[int, float]()
+    for seed in sorted({seed for _, seed in scores}):
+        row = [scores.get((task, seed), math.nan) for task in names]
+        if row and all(map(math.isfinite, row)):
+            means[seed] = float(np.mean(row))
+    return means
 
 
 def compare(
@@ -165,10 +165,10 @@ def compare(
         error = math.sqrt(variance / gap.n)
         p = float(2 * stdtr(freedom, -abs(gap.mean) / error)) if error else float(gap.mean == 0)
     if gap.n > 1 or (luck is not None and gap.n):
-        known = [math.hypot(reach / 1.96, math.sqrt(choice)) for reach in luck or (0.0, 0.0)]  # by no seed
-        total = error**2 + float(np.mean(np.square(known)))
+        fixed = [math.hypot(reach / 1.96, math.sqrt(choice)) for reach in luck or (0.0, 0.0)]  # by no seed
+        total = error**2 + float(np.mean(np.square(fixed)))
         quantile = float(stdtrit(freedom * (total / error**2) ** 2, 0.975)) if error else 1.96  # Satterthwaite
-        below, above = (max(quantile * math.hypot(error, part), rounding * (gap.n > 1)) for part in known)
+        below, above = (max(quantile * math.hypot(error, part), rounding * (gap.n > 1)) for part in fixed)
         gap = Interval(gap.mean, gap.mean - below, gap.mean + above, gap.n)
     return Comparison(gap, p, tasks, luck, choice)
 

@@ -100,16 +100,15 @@ def by_seed(credits: Credits, task: str) -> Numbers:
 Limit = Literal["examples", "seeds", ""]
 
 
-def limit(summaries: Sequence[Summary]) -> Limit:
-    """Returns the larger part of the intervals of the complete configurations, by their median; empty if no error of examples
+def limit(complete: Sequence[Summary]) -> Limit:
+    """Returns the larger part of the intervals of complete configurations, by their median; empty if no error of examples
     can be reduced. If all have one seed, the part of the seeds is not known: then it is the examples if they are few."""
-    complete = [summary for summary in summaries if summary.complete]
     seeds = [summary for summary in complete if summary.score.n > 1]
     narrowable = [summary for summary in seeds if sum(summary.sampling) and summary.score.high > summary.score.low]
     if narrowable:
         shares = [(sum(summary.sampling) / (summary.score.high - summary.score.low)) ** 2 for summary in narrowable]
         return "examples" if median(shares) > 0.5 else "seeds"
-    if seeds or not complete:
+    if seeds:
         return ""
     return "examples" if min(summary.counts.get("examples", FEW) for summary in complete) < FEW else "seeds"
 
@@ -127,9 +126,8 @@ def helps_most(complete: Sequence[Summary], errors: Iterable[float]) -> Limit:
     return "examples" if examples > median(errors) else "seeds"
 
 
-def rows_help(summaries: Sequence[Summary]) -> str:
+def rows_help(complete: Sequence[Summary]) -> str:
     """Returns the advice where the examples are the limit, with how to get more of them if the data has more."""
-    complete = [row for row in summaries if row.complete]
     cut = any(row.counts.get("examples") == float(row.parameters.get("eval_examples", -1)) for row in complete)
-    how = more_rows((task for row in summaries for task in row.tasks), cut)
+    how = more_rows((task for row in complete for task in row.tasks), cut)
     return f"More scored examples{f' ({how})' if how else ''} would help most; more seeds would help less."

@@ -117,11 +117,6 @@ class Column:
         """The direction of the value that tables set in bold; None where no value is the best."""
         return None if self.kind == "probability" or self.name == "examples" else self.better
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its numbers: an interval has three."""
-        return (self.name, f"{self.name}_low", f"{self.name}_high") if self.interval else (self.name,)
-
     def cell(self, summary: Summary) -> Cell:
         if self.read is not None:
             return self.read(summary)
@@ -264,31 +259,24 @@ ROWS = (
     _fact("notes", "texts", "What its trials noted."),
 )  # fmt: skip
 COLUMNS = {row.name: row for row in ROWS}
-ALWAYS = [name for row in ROWS if row.place != "menu" for name in row.names]
+ALWAYS = [row.name + end for row in ROWS if row.place != "menu" for end in (("", "_low", "_high") if row.interval else ("",))]
 """The columns of every CSV file, also of one in which no trial has finished."""
 
 
-def cells_of(summary: Summary) -> dict[str, Cell]:
-    """Returns the cells of a configuration by column: those of COLUMNS, then its other metrics and counts, and the
-    values that were chosen for it by task."""
-    measured = (*summary.metrics, *(f"score/{task}" for task in summary.tasks), *summary.counts)
-    columns = COLUMNS | {name: column_of(name) for name in measured if name not in COLUMNS}
-    values = summary.tuning.values
-    chosen: dict[str, Cell] = {f"{name}/{task}": value for name, row in values.items() for task, value in row.items()}
-    return {name: column.cell(summary) for name, column in columns.items()} | chosen
-
-
 def flat_cells(summary: Summary) -> dict[str, float | bool | str]:
-    """Returns the cells that have a value, each as a number or text: `NAME_low` and `NAME_high` are the ends of an interval."""
-    row: dict[str, float | bool | str] = {}
-    for name, cell in cells_of(summary).items():
+    """Returns the cells of a configuration that have a value, each as a number or text: those of COLUMNS, then its other
+    metrics and counts, and the values chosen for it by task. `NAME_low` and `NAME_high` are the ends of an interval."""
+    measured = (*summary.metrics, *(f"score/{task}" for task in summary.tasks), *summary.counts)
+    row: dict[str, float | bool | str | None] = {}
+    for name in dict.fromkeys((*COLUMNS, *measured)):
+        cell = column_of(name).cell(summary)
         if isinstance(cell, Interval):
             row |= {name: cell.mean, f"{name}_low": cell.low, f"{name}_high": cell.high}
-        elif isinstance(cell, tuple):
-            row[name] = "; ".join(cell)
-        elif cell is not None:
-            row[name] = cell
-    return {name: value for name, value in row.items() if value != "" and value == value}  # NaN differs from itself
+        else:
+            row[name] = "; ".join(cell) if isinstance(cell, tuple) else cell
+    row |= {f"{name}/{task}": value for name, by_task in summary.tuning.values.items() for task, value in by_task.items()}
+    # NaN differs from itself.
+    return {name: value for name, value in row.items() if value is not None and value != "" and value == value}
 
 
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {

@@ -64,10 +64,6 @@ class Evidence:
     together: float = 0.0
     beyond: tuple[tuple[int, int | None], ...] = ()
 
-    @property
-    def has_trend(self) -> bool:
-        return bool((self.size > 0).sum() >= LEAST_SIZES and (self.errors + self.luck).any())
-
     def draw(self, most: int = DRAWS) -> Numbers:
         """Returns draws `(draws, n)` of the true scores, more is better; the same for the same evidence."""
         scores, spread = self._draw(max(200, min(most, 10**7 // len(self.size))))
@@ -117,8 +113,8 @@ class Evidence:
         self, variance: Numbers, member: Numbers, common: Numbers, contends: NDArray[np.bool_], draws: int
     ) -> tuple[Numbers, Numbers]:
         """Returns draws of the mean and of the spread of the contenders' true scores, `(draws,)` each."""
-        level, known = self.means[contends], variance[contends] + (member @ common)[contends]
-        typical = math.sqrt(float(known.sum()) / max(len(known), 1))
+        level, variances = self.means[contends], variance[contends] + (member @ common)[contends]
+        typical = math.sqrt(float(variances.sum()) / max(len(variances), 1))
         if len(level) < LEAST or not typical:
             return np.zeros(draws), np.full(draws, np.inf)
         spread = np.geomspace(typical / 8, 4 * max(typical, float(level.std(ddof=1))), SPREADS)

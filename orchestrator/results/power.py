@@ -27,7 +27,7 @@ from orchestrator.results.luck import luck
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.summary import Summary, complete_among, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 
 ROW, DRAWN, SHARED = 43.0, 0.25, 0.17
@@ -56,7 +56,7 @@ class Outlook:
         truths: `(sweeps, n)`, true scores.
         residuals: `(sweeps, n)`, the variance of a score by what another seed changes on infinitely many rows.
         drawn, shared: what one scored row changes that is drawn again with each seed, and what it changes for all seeds.
-        known: of the configurations, with the luck of choosing alone, and the degrees of freedom that a further seed adds.
+        base: of the configurations, with the luck of choosing alone, and the degrees of freedom that a further seed adds.
         source: where this is known from.
     """
 
@@ -64,19 +64,19 @@ class Outlook:
     residuals: Numbers
     drawn: float
     shared: float
-    known: Evidence
+    base: Evidence
     source: str
 
     def answered(self, seeds: int, rows: float, rule: Enough) -> float:
         """Returns the share of sweeps with so many seeds, scored on so many `effective_rows`, that have an answer."""
-        variances, choices, together = (self.residuals + self.drawn / rows) / seeds, self.known.luck, self.known.together
+        variances, choices, together = (self.residuals + self.drawn / rows) / seeds, self.base.luck, self.base.together
         first, answers = np.arange(len(choices)), 0
-        for family, _ in self.known.families:
+        for family, _ in self.base.families:
             first[[*family]] = family[0]
         common, own = np.random.default_rng(2).standard_normal((2, *self.truths.shape))
         means = self.truths + np.sqrt(together * variances + choices) * common[:, first]
         means += np.sqrt((1 - together) * variances + self.shared / rows) * own
-        shown = replace(self.known, luck=choices + self.shared / rows, freedom=self.known.freedom * (seeds - 1))
+        shown = replace(self.base, luck=choices + self.shared / rows, freedom=self.base.freedom * (seeds - 1))
         for mean, variance in zip(means, variances, strict=True):
             scores = replace(shown, means=mean, errors=variance, within=rule.within).draw(DRAWS)
             answers += bool(shares(scores, np.zeros((len(mean), 1)), rule.within).max() >= rule.sure)
@@ -98,14 +98,14 @@ def members_of(plan: Plan) -> Members:
 def assume(members: Members, tasks: int = 1, tuned: bool = False) -> Outlook:
     """Returns the outlook where nothing is known: that of the trainings recorded in docs/measurements/records."""
     many, random = len(members), np.random.default_rng(1)
-    known = _known(members, np.full(many, tuned * CHOICE / tasks), np.full(many, many), TOGETHER)
+    base = _evidence_of(members, np.full(many, tuned * CHOICE / tasks), np.full(many, many), TOGETHER)
     sweeps = _sweeps(members)
     rest, scatter = np.exp(UNSURE * random.standard_normal((2, sweeps, 1))) * [[[REST]], [[SCATTER]]]
-    gain = random.exponential(GAIN, (sweeps, 1)) * np.log2(np.maximum(known.size, 1))
+    gain = random.exponential(GAIN, (sweeps, 1)) * np.log2(np.maximum(base.size, 1))
     truths = (random.random((sweeps, 1)) >= TIES) * (gain + scatter * random.standard_normal((sweeps, many)))
     residuals = np.broadcast_to(rest**2 / math.sqrt(tasks), truths.shape)
     source = "assumed: seeds, rows and sizes as on GLUE at scores near 75"
-    return Outlook(truths, residuals, DRAWN * ROW**2, SHARED * ROW**2, known, source)
+    return Outlook(truths, residuals, DRAWN * ROW**2, SHARED * ROW**2, base, source)
 
 
 def foresee(members: Members, complete: Sequence[Summary], rows: float, source: str) -> Outlook | None:
@@ -132,15 +132,15 @@ def foresee(members: Members, complete: Sequence[Summary], rows: float, source: 
     if shared is not None and every is not None:
         drawn, of_all = max(0.0, every - shared) * rows * float(observed.seeds.mean()), shared * rows
     a_seed = freedom / np.maximum(observed.seeds[at] - 1, 1)
-    known = _known(members, observed.luck[at] - (shared or 0.0), a_seed, observed.together)
-    return Outlook(truths, np.maximum(variances - drawn / rows, 0.0), drawn, of_all, known, source)
+    base = _evidence_of(members, observed.luck[at] - (shared or 0.0), a_seed, observed.together)
+    return Outlook(truths, np.maximum(variances - drawn / rows, 0.0), drawn, of_all, base, source)
 
 
 def _sweeps(members: Members) -> int:
     return max(20, min(SWEEPS, WORK // len(members)))
 
 
-def _known(members: Members, choices: Numbers, freedom: Numbers, together: float) -> Evidence:
+def _evidence_of(members: Members, choices: Numbers, freedom: Numbers, together: float) -> Evidence:
     names = [name for name, _ in members]
     places = [tuple(np.flatnonzero([other == name for other in names]).tolist()) for name in dict.fromkeys(names)]
     families = tuple((family, float(choices[family[0]])) for family in places if len(family) > 1)
@@ -194,7 +194,7 @@ def look_out(plan: Plan, members: Members, past: Sequence[State]) -> Outlook | N
     is assumed of a likelihood: None."""
     sweep = plan.sweep
     for state in sorted(past, key=lambda state: state.sweep.name != sweep.name):
-        complete = [row for row in summarize_entries(state.requested) if row.complete and math.isfinite(row.score.mean)]
+        complete = complete_among(summarize_entries(state.requested))
         results = [(entry.trial.task, entry.result.facts) for entry in state.requested if entry.result is not None]
         rows = {task: float(facts[EXAMPLES]) for task, facts in results if EXAMPLES in facts}
         if state.sweep.tasks == sweep.tasks and len(rows) == len(sweep.task_names):

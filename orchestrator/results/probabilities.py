@@ -34,7 +34,7 @@ from orchestrator.results.intervals import Interval, by_seed
 from orchestrator.results.luck import luck
 from orchestrator.results.metrics import EXPECTED, LUCK, P_ENOUGH, P_FRONT, SIZE
 from orchestrator.results.posterior import Evidence, Numbers, shares
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, complete_among
 from orchestrator.sweepfile.settings import Enough, Objectives
 
 UNSHARED = 4
@@ -86,7 +86,7 @@ def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rul
     """Returns the summaries with intervals added to the complete ones. If some of these have two seeds or more, and every
     objective but the score is exact, all also get `p_front`, `p_enough`, the posterior mean `expected` and, if credits are
     stored, the luck of the examples in it, `example_luck`."""
-    complete = _complete(summaries)
+    complete = complete_among(summaries)
     intervals = _moderated(complete)[0]
     alone = len(complete) == 1 and any(row.finished + row.failed + row.stopped < row.planned for row in summaries)
     counts = {} if alone else _probabilities(complete, objectives, (rule or Enough()).within)
@@ -98,10 +98,6 @@ def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rul
         )
         for summary in summaries
     ]
-
-
-def _complete(summaries: Sequence[Summary]) -> list[Summary]:
-    return [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
 
 
 def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float, float]]]:
@@ -276,7 +272,7 @@ def _variances(scores: Sequence[dict[int, float]]) -> tuple[Numbers, Numbers, fl
 def spreads(summaries: Sequence[Summary], tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Returns, by configuration, the moderated variance of one seed's mean over `tasks`, without what a seed does to all, and
     its degrees of freedom; of the complete ones that were trained with two seeds or more."""
-    seeds = {row.configuration: by_seed(row.scores, tasks) for row in _complete(summaries) if not _is_base(row)}
+    seeds = {row.configuration: by_seed(row.scores, tasks) for row in complete_among(summaries) if not _is_base(row)}
     seeds = {name: scores for name, scores in seeds.items() if len(scores) > 1}
     if len(seeds) < 3:
         return {}

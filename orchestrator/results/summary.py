@@ -123,6 +123,11 @@ class Summary:
         return interval([])
 
 
+def complete_among(summaries: Iterable[Summary]) -> list[Summary]:
+    """Returns the complete configurations that have a score."""
+    return [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
+
+
 def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
     """Returns a summary of each configuration, in the order in which configurations first appear."""
     entries = [*entries]

@@ -78,45 +78,40 @@ Chosen = Mapping[str, Mapping[str, Any]]
 """The parameters that a configuration has, by task."""
 
 
-class Group:
-    """The candidates among which the settings of a configuration were chosen.
+def _tuning(trials: Mapping[Any, Sequence[Entry]], size: Any, chosen: Chosen, transferred: str | None) -> Tuning:
+    """Returns the tuning of one size of a group, which has a choice of its own and the cost of all.
 
-    Attributes:
-        trials: by what their adapters are cut to; None has the trainings.
+    Args:
+        trials: those of the group by what their adapters are cut to; None has the trainings.
     """
-
-    def __init__(self) -> None:
-        self.trials: dict[Any, list[Entry]] = {}
-
-    def tuning(self, size: Any, chosen: Chosen, transferred: str | None) -> Tuning:
-        """Returns the tuning of one size, which has a choice of its own and the cost of all."""
-        trained, by_task = self.trials.get(None, []), dict[str, dict[str, Mapping[str, Any]]]()
-        of_size = self.trials.get(size, trained)
-        for trial in (entry.trial for entry in of_size):
-            by_task.setdefault(trial.task, {})[trial.configuration] = trial.parameters
-        candidates = {task: [*rows.values()] for task, rows in by_task.items()}
-        many = len({entry.trial.configuration for entry in trained})
-        results = [entry.result for entry in trained if entry.result is not None and many > 1]
-        ended = [result for result in results if result.status != "interrupted"]
-        return Tuning(
-            many,
-            len(ended),
-            sum(result.status == "failed" for result in ended),
-            sum(result.seconds for result in ended),
-            ends(candidates, chosen),
-            tuple(sorted({entry.trial.seed for entry in trained})),
-            _values(varied(max(candidates.values(), key=len)), chosen),
-            lucks_of_tuning(of_size),
-            transferred,
-        )
+    trained, by_task = trials.get(None, []), dict[str, dict[str, Mapping[str, Any]]]()
+    of_size = trials.get(size, trained)
+    for trial in (entry.trial for entry in of_size):
+        by_task.setdefault(trial.task, {})[trial.configuration] = trial.parameters
+    candidates = {task: [*rows.values()] for task, rows in by_task.items()}
+    many = len({entry.trial.configuration for entry in trained})
+    results = [entry.result for entry in trained if entry.result is not None and many > 1]
+    ended = [result for result in results if result.status != "interrupted"]
+    return Tuning(
+        many,
+        len(ended),
+        sum(result.status == "failed" for result in ended),
+        sum(result.seconds for result in ended),
+        ends(candidates, chosen),
+        tuple(sorted({entry.trial.seed for entry in trained})),
+        _values(varied(max(candidates.values(), key=len)), chosen),
+        lucks_of_tuning(of_size),
+        transferred,
+    )
 
 
 def tunings_of(entries: Sequence[Entry]) -> dict[str, Tuning]:
     """Returns the tuning of each reported configuration of a sweep that tunes, by its id."""
-    trials, groups, reported = {entry.key: entry.trial for entry in entries}, dict[str, Group](), dict[str, dict[str, Trial]]()
+    trials, reported = {entry.key: entry.trial for entry in entries}, dict[str, dict[str, Trial]]()
+    groups = dict[str, dict[Any, list[Entry]]]()
     for trial, entry in ((entry.trial, entry) for entry in entries):
         if trial.group is not None:
-            groups.setdefault(trial.group, Group()).trials.setdefault(trial.parameters.get("cut_to"), []).append(entry)
+            groups.setdefault(trial.group, {}).setdefault(trial.parameters.get("cut_to"), []).append(entry)
         elif trial.is_reported and trial.training in trials:
             reported.setdefault(trial.configuration, {})[trial.task] = trial
     labels = {trial.configuration: trial.label for trial in trials.values() if trial.is_reported}
@@ -127,10 +122,10 @@ def tunings_of(entries: Sequence[Entry]) -> dict[str, Tuning]:
         source = next((training.transferred for training in trainings[::-1] if training.transferred), None)
         chosen, label = {task: trial.parameters for task, trial in by_task.items()}, source and labels.get(source, source)
         if group in groups:
-            tunings[name] = groups[group].tuning(size, chosen, label)
+            tunings[name] = _tuning(groups[group], size, chosen, label)
         elif source is not None:
-            tried = groups[source].trials.get(None, []) if source in groups else []
-            tunings[name] = Tuning(1, values=_values([RATE], chosen), lucks=lucks_of_tuning(tried), transferred=label)
+            lucks = lucks_of_tuning(groups.get(source, {}).get(None, []))
+            tunings[name] = Tuning(1, values=_values([RATE], chosen), lucks=lucks, transferred=label)
         elif groups:
             tunings[name] = Tuning(1)
     return tunings
@@ -182,17 +177,11 @@ def _variance_of_chosen(search: Numbers, reported: ArrayLike, noise: float) -> f
 def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
     """Returns the variance of each task's score by the luck of choosing among candidates, by their credits or, where one has
     none, by the numbers of rows; 0 where these are not known."""
-    tasks: dict[str, dict[str, list[TrialResult]]] = {}
-    for entry in entries:
-        rows = tasks.setdefault(entry.trial.task, {}).setdefault(entry.trial.configuration, [])
-        scored = entry.result is not None and {"score", "search_score"} <= entry.result.metrics.keys()
-        rows += [entry.result] if entry.result and scored and {EXAMPLES, SEARCHED} <= entry.result.facts.keys() else []
-    lucks = dict.fromkeys(tasks, 0.0)
-    for task, groups in tasks.items():
-        finished = [rows for rows in groups.values() if rows]
-        if len(finished) > 1:
-            lucks[task] = _luck_of(finished)
-    return lucks
+    tasks: dict[str, dict[str, list[TrialResult]]] = {entry.trial.task: {} for entry in entries}
+    for trial, result in ((entry.trial, entry.result) for entry in entries):
+        if result and {"score", "search_score"} <= result.metrics.keys() and {EXAMPLES, SEARCHED} <= result.facts.keys():
+            tasks[trial.task].setdefault(trial.configuration, []).append(result)
+    return {task: _luck_of([*groups.values()]) if len(groups) > 1 else 0.0 for task, groups in tasks.items()}
 
 
 def _luck_of(candidates: Sequence[Sequence[TrialResult]]) -> float:

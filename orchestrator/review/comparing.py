@@ -1,6 +1,6 @@
 """Is one sweep better than another? Two configurations over the tasks and seeds that both finished.
 
-    find_sweep, twice  -->  compare_sweeps  -->  Compared  -->  show_comparison, or a report for programs
+    find_sweep, twice  -->  compare_sweeps  -->  CompareReport  -->  show_comparison, or JSON
 
 Trials of one task and seed saw the same examples in both sweeps, so their scores are paired, and the interval is that of the
 difference. All configurations of both sweeps show how seeds spread. The best configuration of each sweep is taken unless the
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, InstanceOf
 from rich.console import Console
 
-from orchestrator.results.intervals import Comparison, Interval, Scores, compare
+from orchestrator.results.intervals import Comparison, compare
 from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.metrics import SIZE, full_label, sized
 from orchestrator.results.probabilities import spread_between, spreads
@@ -36,60 +35,47 @@ Spreads = Mapping[str, tuple[float, float]]
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 
-@dataclass(frozen=True)
-class Side:
-    """One configuration of one sweep, with the scores that are compared."""
+class SidePart(Part):
+    """One of the two configurations."""
 
-    record: PastSweep
-    summary: Summary
-    scores: Scores
-    reason: str
+    sweep: str = Field(description="The name of its sweep.")
+    configuration: str = Field(description="Its id.")
+    label: str = Field(description="Its name for people.")
+    reason: str = Field(description="Why it is this configuration of the sweep.")
+    complete: bool = Field(description="Whether all of its trials have finished.")
+    trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
+    score: Estimate = Field(description="Its reported score, in points, over all of its own tasks and seeds.")
+    record: InstanceOf[PastSweep] = Field(exclude=True, description="Its sweep.")
+    summary: InstanceOf[Summary] = Field(exclude=True, description="The configuration.")
+    scores: Mapping[tuple[str, int], float] = Field(exclude=True, description="What is compared, by task and seed.")
 
     @property
     def name(self) -> str:
-        return f"{full_label(self.summary)} ({self.record.name})"
+        return f"{self.label} ({self.sweep})"
 
     @property
     def entries(self) -> list[Entry]:
-        return self.record.trials(self.summary.configuration)
+        return self.record.trials(self.configuration)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two configurations and their difference, first minus second."""
+class CompareReport(Report):
+    """The difference of two configurations over the tasks and seeds that both have finished."""
 
-    first: Side
-    second: Side
-    comparison: Comparison
-    metric: str
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.first, self.second
-
-    @property
-    def sentence(self) -> str:
-        unit = "points" if self.metric == "score" else self.metric
-        return self.comparison.sentence(self.first.name, self.second.name, unit)
-
-    @property
-    def tasks(self) -> dict[str, Interval]:
-        """The difference on each shared task, with the interval that it has there."""
-        return {task: _compare(self.sides, self.metric, task).difference for task in self.comparison.tasks}
-
-    @property
-    def advice(self) -> str:
-        """What would narrow the interval most; empty if that is not known."""
-        gap = self.comparison.difference
-        if self.comparison.luck is None or gap.n < 2:
-            return ""
-        few = "More examples" if sum(self.comparison.luck) / 2 > gap.half / math.sqrt(2) else "More seeds"
-        return f"{few} would tell more of this difference."
-
-    @property
-    def warnings(self) -> list[str]:
-        """Sentences on what weakens the verdict."""
-        return list(_warnings(self))
+    report: Literal["compare"] = Field("compare", description="The kind of this report.")
+    first: SidePart = Field(description="The first configuration.")
+    second: SidePart = Field(description="The second configuration.")
+    metric: str = Field(description="What is compared: `score`, in points, or the name of a metric.")
+    difference: Estimate = Field(description="First minus second, in the metric's unit, paired by seed.")
+    higher: Literal["first", "second"] | None = Field(
+        description="The side whose metric is shown to be higher: the interval is on one side of 0. Null where no difference "
+        "is shown, which does not mean that there is none, and with one seed: `difference` has its sign."
+    )
+    over: str = Field(description="What the interval is over, in words. Empty without an interval.")
+    tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval that it has there.")
+    p_value: Number = Field(description="Two-sided p-value of a paired t test over the seeds. Null with one seed.")
+    sentence: str = Field(description="The verdict, in words.")
+    advice: str = Field(description="What would narrow the interval most. Empty if that is not known.")
+    warnings: list[str] = Field(description="What weakens the verdict, in sentences.")
 
 
 def compare_sweeps(
@@ -99,14 +85,11 @@ def compare_sweeps(
     configuration_b: str = "best",
     metric: str = "score",
     flags: tuple[str, str] = ("--configuration-a", "--configuration-b"),
-) -> Compared:
+) -> CompareReport:
     """Compares a configuration of each sweep, by its id, its label or a rule of `orchestrator.review.pick`."""
-    sides = (
-        _side(first, configuration_a, flags[0], metric),
-        _side(second, configuration_b, flags[1], metric),
-    )
+    sides = _side(first, configuration_a, flags[0], metric), _side(second, configuration_b, flags[1], metric)
     names = [side.name for side in sides]
-    if first.where == second.where and sides[0].summary.configuration == sides[1].summary.configuration:
+    if first.where == second.where and sides[0].configuration == sides[1].configuration:
         raise ValueError(f"{names[0]} would be compared with itself; name two by {' and '.join(dict.fromkeys(flags))}")
     if unlike := list(_differences(*sides)):
         raise ValueError(
@@ -115,27 +98,40 @@ def compare_sweeps(
     comparison = _compare(sides, metric)
     if not comparison.difference.n:
         raise NothingMeets(_nothing_shared(metric, *sides))
-    return Compared(*sides, comparison, metric)
+    return CompareReport(
+        first=sides[0],
+        second=sides[1],
+        metric=metric,
+        difference=Estimate.of(comparison.difference),
+        higher=comparison.higher,
+        over=comparison.over,
+        tasks={task: Estimate.of(_compare(sides, metric, task).difference) for task in comparison.tasks},
+        p_value=comparison.p,
+        sentence=comparison.sentence(names[0], names[1], "points" if metric == "score" else metric),
+        advice=_advice(comparison),
+        warnings=[*_warnings(comparison, *sides)],
+    )
 
 
-def show_comparison(compared: Compared, console: Console, rows: Path | None = None) -> None:
+def show_comparison(compared: CompareReport, console: Console, rows: Path | None = None) -> None:
     """Prints a comparison, and which rows the two answer differently; `rows` gets them all as CSV."""
     console.print(compared.sentence)
     for task, gap in compared.tasks.items() if len(compared.tasks) > 1 else ():
-        ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.n} seeds" if gap.n > 1 else "one seed"
-        console.print(f"  {task}: {gap.mean:+.2f} ({ends})")
+        ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.seeds} seeds" if gap.seeds > 1 else "one seed"
+        console.print(f"  {task}: {gap.value:+.2f} ({ends})")
     if compared.advice:
         console.print(compared.advice)
-    for side in compared.sides:
+    sides = compared.first, compared.second
+    for side in sides:
         score = metric_column("score").text(side.summary)
         console.print(f"{side.name}{sized(side.summary)}: {side.reason}; score {score}")
     for warning in compared.warnings:
         console.print(warning)
-    first, second = ((side.name, side.record, side.entries) for side in compared.sides)
+    first, second = ((side.name, side.record, side.entries) for side in sides)
     show_differing(first, second, rows, console)
 
 
-def _compare(sides: tuple[Side, Side], metric: str, task: str | None = None) -> Comparison:
+def _compare(sides: tuple[SidePart, SidePart], metric: str, task: str | None = None) -> Comparison:
     first, second = sides
     if metric != "score":
         scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
@@ -164,7 +160,7 @@ def compare_summaries(
     return compare(scores[0], scores[1], luck, choice, max(row.rounding for row in rows), pooled)
 
 
-def _differences(*sides: Side) -> Iterator[str]:
+def _differences(*sides: SidePart) -> Iterator[str]:
     sweeps = [side.record.sweep for side in sides]
     models, protocols = [(sweep.model, sweep.revision) for sweep in sweeps], [sweep.protocol for sweep in sweeps]
     if models[0] != models[1]:
@@ -181,98 +177,60 @@ def _differences(*sides: Side) -> Iterator[str]:
         yield "data: how answers are generated and scored (data.generation)"
 
 
-def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
+def _side(record: PastSweep, which: str, flag: str, metric: str) -> SidePart:
     try:
         chosen = record.pick(which)
     except NothingMeets as error:
         raise NothingMeets(f"{record.name}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{record.name}: {str(error).replace('--pick', flag)}") from error
-    return Side(record, chosen.summary, _scores(record, chosen.summary, metric), chosen.reason)
-
-
-def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
-    if metric == "score":
-        return summary.scores
+    summary = chosen.summary
     finished = [(entry.trial, result.metrics) for entry in record.trials(summary.configuration) if (result := entry.finished)]
-    return {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
+    scores = {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
+    return SidePart.fill(
+        summary,
+        sweep=record.name,
+        label=full_label(summary),
+        reason=chosen.reason,
+        trainable_parameters=summary.value(SIZE),
+        score=Estimate.of(summary.score),
+        record=record,
+        summary=summary,
+        scores=summary.scores if metric == "score" else scores,
+    )
 
 
-def _data(side: Side) -> dict[str, dict[str, str]]:
+def _data(side: SidePart) -> dict[str, dict[str, str]]:
     by_task = {entry.trial.task: result.facts for entry in side.entries if (result := entry.finished)}
     return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in by_task.items()}
 
 
-def _warnings(compared: Compared) -> Iterator[str]:
-    sides = compared.sides
-    if not math.isnan(compared.comparison.p):
-        yield f"t test over the seeds: p = {compared.comparison.p:.2g}."
-    counts = [len(side.record.summaries) for side in sides]
-    if counts[0] != counts[1] and all("best" in side.reason for side in sides):
-        yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more tries to find a good one."
+def _advice(comparison: Comparison) -> str:
+    """Returns what would narrow the interval most; empty if that is not known."""
+    gap = comparison.difference
+    if comparison.luck is None or gap.n < 2:
+        return ""
+    few = "More examples" if sum(comparison.luck) / 2 > gap.half / math.sqrt(2) else "More seeds"
+    return f"{few} would tell more of this difference."
+
+
+def _warnings(comparison: Comparison, *sides: SidePart) -> Iterator[str]:
+    if not math.isnan(comparison.p):
+        yield f"t test over the seeds: p = {comparison.p:.2g}."
+    tries = [len(side.record.summaries) for side in sides]
+    if tries[0] != tries[1] and all("best" in side.reason for side in sides):
+        yield f"Chosen among {tries[0]} and {tries[1]} configurations: the longer search had more tries to find a good one."
     if sides[0].record.sweep.protocol == "customary":
         yield "Under the customary protocol the search saw the reported split, so the best of many scores is too high."
     for side in sides:
-        if not side.summary.complete:
+        if not side.complete:
             done = f"{side.summary.finished} of {side.summary.planned} trials have finished"
             yield f"{side.name} is incomplete: {'it ran only to choose another' if side.summary.tunes else done}."
 
 
-def _nothing_shared(metric: str, *sides: Side) -> str:
-    def keys(side: Side) -> str:
+def _nothing_shared(metric: str, *sides: SidePart) -> str:
+    def keys(side: SidePart) -> str:
         return ", ".join(f"{task} seed {seed}" for task, seed in sorted(side.scores)[:6]) or f"none with {metric}"
 
     names, held = [side.name for side in sides], [f"{side.record.name} has {keys(side)}" for side in sides]
     return f"nothing to compare: {names[0]} and {names[1]} share no finished task and seed. {'; '.join(held)}"
-
-
-class SidePart(Part):
-    """One of the two configurations."""
-
-    sweep: str = Field(description="The name of its sweep.")
-    configuration: str = Field(description="Its id.")
-    label: str = Field(description="Its name for people.")
-    reason: str = Field(description="Why it is this configuration of the sweep.")
-    complete: bool = Field(description="Whether all of its trials have finished.")
-    trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
-    score: Estimate = Field(description="Its reported score, in points, over all of its own tasks and seeds.")
-
-    @classmethod
-    def of(cls, side: Side) -> SidePart:
-        summary, size = side.summary, side.summary.value(SIZE)
-        names = {"sweep": side.record.name, "label": full_label(summary), "reason": side.reason}
-        return cls.fill(summary, **names, trainable_parameters=size, score=Estimate.of(summary.score))
-
-
-class CompareReport(Report):
-    """The difference of two configurations over the tasks and seeds that both have finished."""
-
-    report: Literal["compare"] = Field("compare", description="The kind of this report.")
-    first: SidePart = Field(description="The first configuration.")
-    second: SidePart = Field(description="The second configuration.")
-    metric: str = Field(description="What is compared: `score`, in points, or the name of a metric.")
-    difference: Estimate = Field(description="First minus second, in the metric's unit, paired by seed.")
-    higher: Literal["first", "second"] | None = Field(
-        description="The side whose metric is shown to be higher: the interval is on one side of 0. Null where no difference "
-        "is shown, which does not mean that there is none, and with one seed: `difference` has its sign."
-    )
-    over: str = Field(description="What the interval is over, in words. Empty without an interval.")
-    tasks: dict[str, Estimate] = Field(description="The difference on each shared task, with the interval that it has there.")
-    p_value: Number = Field(description="Two-sided p-value of a paired t test over the seeds. Null with one seed.")
-    sentence: str = Field(description="The verdict, in words.")
-    advice: str = Field(description="What would narrow the interval most. Empty if that is not known.")
-    warnings: list[str] = Field(description="What weakens the verdict, in sentences.")
-
-
-def compare_report(compared: Compared) -> CompareReport:
-    comparison = compared.comparison
-    return CompareReport.fill(
-        compared,
-        first=SidePart.of(compared.first),
-        second=SidePart.of(compared.second),
-        difference=Estimate.of(comparison.difference),
-        higher=comparison.higher,
-        over=comparison.over,
-        tasks={task: Estimate.of(gap) for task, gap in compared.tasks.items()},
-        p_value=comparison.p,
-    )

@@ -1,116 +1,291 @@
-"""`DesiredRuns`: the runs of a sweep in MLflow as they should be, and which of them a change of its State has changed;
-and the saved views of MLflow's own page.
+"""Desired runs of a sweep in MLflow: what each of them should be, as a function of the sweep's State, and which of them a
+change of the State has changed (`DesiredRuns`).
 
-The page reads a saved view from the experiment's tag `mlflow.sharedViewState.KEY` and opens it at `?viewStateShareKey=KEY`. The
-names in a view are the page's own (MLflow 3.17, `ExperimentPageUIState`). Its scatter has no logarithmic axis. Cut sizes are
-runs, not LoggedModels of their training's run: the page of models has no search and no saved views, so no front.
+The sweep has a run; below it each configuration with a trial that has begun, or that was refused; below these their trials that
+have begun. `orchestrator.tracking.mirror` makes the store equal to them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
+import re
+import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from craft.methods import METHODS
-from craft.settings import TrainingSettings
-from orchestrator.record.state import Entry, State
-from orchestrator.results.metrics import P_ENOUGH, P_FRONT, SIZE
-from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.review.desired_run import (
-    Verdict,
-    desired_configuration,
-    desired_refused,
-    desired_sweep,
-    desired_trial,
-    group,
-)
-from orchestrator.sweepfile.fair import RATE
-from orchestrator.sweepfile.space.blocks import OWN_KEYS
-from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tools.markup import plain
+from craft.results import PREDICTIONS_FOLDER
+from orchestrator.plan.configuration import flatten, text
+from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.record.events import Refused
+from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.manifest import effective_text
+from orchestrator.record.state import Entry, State, by_configuration
+from orchestrator.results.answer import answer_of
+from orchestrator.results.front import knee
+from orchestrator.results.metrics import COLUMNS, SIZE, flat_cells, with_method
+from orchestrator.results.summary import Summary, status_of, summarize_entries
+from orchestrator.review.front_tables import markdown
+from orchestrator.review.saved_views import address, saved_views
+from orchestrator.tools.markup import paragraphs, plain
+from orchestrator.tools.secrets import redact, redacted
 from orchestrator.tracking import desired as names
-from orchestrator.tracking.desired import CONFIGURATION_KIND, KINDS, SWEEP_KIND, TRIAL_KIND, DesiredRun, Place
+from orchestrator.tracking.desired import DesiredRun, Place
 
-SCORE = "score"
-
-SCATTER = {"type": "SCATTER", "xaxis": {"key": SIZE, "type": "METRIC"}, "yaxis": {"key": SCORE, "type": "METRIC"}}
-
-CURVES = [{"type": "LINE", "metricKey": name, "selectedMetricKeys": [name]} for name in ("search_score", "train_loss")]
-
-FIXED = {"attributes.`Run Name`": 225, "runDateAndNestInfo": 100}
-"""The first columns, which the page always shows, and their widths: score and size are in sight next to the page's own panel on
-a screen of 1,440 pixels."""
+ENDINGS = {"done": "finished", "failed": "failed", "stopped": "stopped"}
 
 
-def address(experiment: str, sweep_id: str, kind: str = "front", mode: str = "") -> str:
-    """Returns the place of a saved view below the address of MLflow's server."""
-    return f"#/experiments/{experiment}/runs?viewStateShareKey={kind}-{sweep_id[:8]}{mode}"
+@dataclass(frozen=True)
+class Verdict:
+    """The configurations at the end of a session, compared with each other.
 
-
-def links(*ids: str) -> str:
-    """Returns links to the views of a sweep; `ids` are those of experiment and sweep."""
-    places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
-    return ", ".join(f"[{name}]({address(*ids, *place)})" for name, place in places.items())
-
-
-def shared_parameters(space: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the method and the other parameters in a sweep file's space that all configurations have, in the file's order.
-
-    MLflow's parallel coordinates show the runs that have all axes, and methods differ in the name of their rank.
+    Attributes:
+        members: ids of the configurations that get a mark, by its tag.
     """
-    rows = [METHODS.get(str(block.get("method"))) for block in space]
-    absent = {*OWN_KEYS, *([RATE] if any(row and not row.adapts for row in rows) else [])}
-    names = dict.fromkeys(name for block in space for name in block if name not in absent)
-    return [name for name in names if name in TrainingSettings.model_fields or all(name in block for block in space)]
+
+    entries: Mapping[str, Sequence[Entry]]
+    summaries: Mapping[str, Summary]
+    members: Mapping[str, frozenset[str]]
+    knee: str
+    description: str
+    answer: str
+    numbers: Mapping[str, float]
+
+    @classmethod
+    def of(cls, state: State) -> Verdict:
+        """Judges a state in which a session has ended."""
+        assert state.ended is not None
+        objectives = state.sweep.objectives
+        summaries, answer = answer_of(state)
+        table = markdown(summaries, objectives, state.sweep.enough.within)
+        chosen = knee(summaries, objectives)
+        members = {
+            tag: frozenset(row.configuration for row in summaries if getattr(row, tag.removeprefix(names.PREFIX)))
+            for tag in (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH)
+        } | {names.KNEE: frozenset([chosen.configuration] if chosen else [])}
+        ended = [entry.result.status for entry in state.trainings if entry.result is not None]
+        numbers = {f"trials_{name}": float(sum(end == status for end in ended)) for name, status in ENDINGS.items()}
+        missing = len(state.trainings) - sum(numbers.values())
+        numbers |= {"trials_planned": len(state.trainings), "trials_missing": missing, "seconds": state.ended.seconds}
+        return cls(
+            group(state),
+            {summary.configuration: summary for summary in summaries},
+            members,
+            chosen.configuration if chosen else "",
+            f"{answer.markdown}\n\n{table}",
+            answer.text,
+            numbers,
+        )
+
+    def holds_for(self, configuration: str, entries: Sequence[Entry]) -> bool:
+        """Returns whether the configuration has the same trials, with the same results, as when it was judged."""
+        judged = self.entries.get(configuration, ())
+        same = (old.key == new.key and old.result is new.result for old, new in zip(judged, entries, strict=False))
+        return configuration in self.summaries and len(judged) == len(entries) and all(same)
 
 
-def saved_views(sweep: Sweep, sweep_id: str, began: int) -> dict[str, str]:
-    """Returns the views of a sweep by their keys: its configurations by the first objective, and its trials.
+def group(state: State) -> dict[str, list[Entry]]:
+    """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
+    groups = by_configuration(state.requested)
+    return groups | by_configuration(entry for entry in state.entries.values() if entry.trial.configuration not in groups)
 
-    Args:
-        began: when the sweep was opened, in milliseconds since 1970.
-    """
-    objectives, tasks = sweep.objectives, sweep.tasks
-    numbers = dict.fromkeys((SCORE, SIZE, "score_low", "score_high", P_FRONT, P_ENOUGH, *objectives))
-    marks = (names.ON_FRONT, names.ENOUGH, names.STATUS)
-    front = [*(f"metrics.`{name}`" for name in numbers), *(f"tags.`{name}`" for name in marks)]
-    trials = [f"tags.`{name}`" for name in (names.TASK, names.SEED)]
-    trials += [f"metrics.`{name}`" for name in (SCORE, "best_search_score", SIZE)]
-    trials += ["params.`learning_rate`", f"tags.`{names.STATUS}`"]
-    first, direction = next(iter(objectives.items()), (SCORE, "maximize"))
-    parallel = {"type": "PARALLEL", "selectedParams": shared_parameters(sweep.space), "selectedMetrics": [SIZE, SCORE]}
-    # The page makes a chart of every metric: in the sections after the first, which are folded.
-    section, *folded = dict.fromkeys(["Score and parameters", *(f"score/{task}".rpartition("/")[0] for task in tasks)])
-    sections = [{"uuid": section, "name": section, "display": True, "columns": 1}]
-    sections += [{"uuid": name, "name": name, "display": False} for name in (*folded, "Model metrics", "System metrics")]
 
-    def view(name: str, query: str, columns: list[str], charts: list[dict[str, Any]]) -> str:
-        state = {
-            "searchFilter": f"tags.`{names.SWEEP_ID}` = '{sweep_id}' and tags.`{names.KIND}` = {query}",
-            "orderByKey": f"metrics.`{first}`",
-            "orderByAsc": direction == "minimize",
-            "selectedColumns": columns,
-            "columnOrder": [*FIXED, *columns],
-            "columnWidths": FIXED | {column: max(85, 10 + 7 * len(column.partition(".")[2])) for column in columns},
-            "runsHiddenMode": "SHOW_ALL",
-            "compareRunCharts": [{"uuid": f"{n}", "metricSectionId": section, **chart} for n, chart in enumerate(charts)],
-            "compareRunSections": sections,
-            "isAccordionReordered": True,
-        }
-        named = f"{sweep.name}: {name} ({time.strftime('%Y-%m-%d %H:%M', time.gmtime(began / 1000))})"
-        return json.dumps({"name": named, "createdAt": began, "state": json.dumps(state)})
+RUN_STATUS = {"running": "RUNNING", "failed": "FAILED", "interrupted": "KILLED"}
+"""MLflow's statuses; all others are FINISHED. Incomplete or infeasible is no failure."""
+EXTENDED = ("tasks", "seeds", "tuning_seeds", "scheduler", "configurations", "trials", "again")
+"""What an extension of a sweep changes: tags of its run, because a parameter of MLflow keeps its first value."""
+MARKS = (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH, names.KNEE)
 
+
+def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> DesiredRun:
+    assert state.started is not None
+    status, info = state.ended.status if state.ended else "running", describe_file(state)
+    extended = {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
+    underway = ""
+    if state.underway is not None:
+        report = {"left": state.underway.left, "doing": state.underway.doing, "time": int(1000 * state.underway.time)}
+        underway = json.dumps(report, ensure_ascii=False)
+    tags = {**state.started.origin, **extended, names.STATUS: status, names.UNDERWAY: underway}
+    if verdict is not None:
+        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer}
+    manifest = redacted({**state.started.manifest, "sweep": state.started.sweep})
+    texts = {"manifest.json": json.dumps(manifest, indent=2, default=str), EFFECTIVE_FILE: redact(effective_text(state.sweep))}
+    return DesiredRun(
+        (names.SWEEP_KIND, state.name),
+        state.name,
+        RUN_STATUS.get(status, "FINISHED"),
+        (state.ended or state.started).time,
+        tags,
+        params=flatten(info),
+        metrics=verdict.numbers if verdict else {},
+        texts=texts,
+        files={Path(file).name: folder / file for file in state.files},
+        charts=tuple(Path(file).name for file in state.files if file.endswith(".png")),
+    )
+
+
+def describe_file(state: State) -> dict[str, Any]:
+    """Returns what the sweep's run says of its file, in the words of the file."""
+    assert state.started is not None
+    sweep = state.sweep
     return {
-        f"front-{sweep_id[:8]}": view(
-            "the front", f"'configuration' and tags.`{names.TUNES}` IS NULL", front, [SCATTER, parallel]
-        ),
-        f"trials-{sweep_id[:8]}": view("all trials", "'trial'", trials, [SCATTER, *CURVES]),
+        "model": sweep.model,
+        "tasks": ",".join(sweep.tasks),
+        "seeds": ",".join(map(str, sweep.reported_seeds)),
+        **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if sweep.tunes else {}),
+        "objectives": json.dumps(sweep.objectives),
+        "enough": sweep.enough.model_dump_json(),
+        "algorithm": sweep.search.algorithm,
+        "scheduler": sweep.scheduler.name,
+        "protocol": sweep.protocol,
+        **({"compare": sweep.compare, "tuned": ",".join(sweep.tuned_settings)} if sweep.compare else {}),
+        "configurations": state.started.configurations,
+        "trials": state.started.trainings,
+        "again": state.again,
     }
+
+
+def desired_refused(event: Refused, sweep: Place) -> DesiredRun:
+    tags = _identity(event) | {names.STATUS: "infeasible", names.COMPLETE: "false", names.ERROR: event.reason}
+    return DesiredRun(
+        (names.CONFIGURATION_KIND, event.configuration),
+        short_name(event.method, event.label, event.counts.get(SIZE)),
+        "FINISHED",
+        event.time,
+        tags | {names.NOTE: paragraphs(event.reason)},
+        sweep,
+        params={"method": event.method} | flatten(event.parameters),
+        metrics=event.counts,
+    )
+
+
+def desired_configuration(
+    entries: Sequence[Entry], summary: Summary, verdict: Verdict | None, state: State, uri: str
+) -> DesiredRun:
+    """Returns the run, as it should be, of a configuration. While it runs, its trials alone tell how it does."""
+    sweep = (names.SWEEP_KIND, state.name)
+    first = entries[0].trial
+    status = status_of(summary, entries, state.ended is None)
+    tags = _identity(first) | _purpose(first) | _asked(state, entries) | _marks(first.configuration, verdict)
+    numbers: dict[str, float] = {}
+    if status != "running":
+        cells, error = flat_cells(summary), "; ".join(summary.reasons)
+        numbers = {name: float(value) for name, value in cells.items() if not isinstance(value, bool | str)}
+        texts = {name for name, row in COLUMNS.items() if not row.is_number} | cells.keys() - numbers.keys()
+        facts = {f"{names.PREFIX}{name}": text(cells.get(name, "")) for name in texts - {"reasons"}}
+        tags = facts | tags | {names.ERROR: error}
+        tags[names.NOTE] = describe_configuration(first.configuration, numbers, error, sweep[1], uri)
+    return DesiredRun(
+        (names.CONFIGURATION_KIND, first.configuration),
+        short_name(first.method, first.label, numbers.get(SIZE, first.planned.get(SIZE))),
+        RUN_STATUS.get(status, "FINISHED"),
+        max(entry.changed for entry in entries if entry.begun),
+        tags | {names.STATUS: status},
+        sweep,
+        params=flatten(summary.parameters) if status != "running" else {},
+        metrics=numbers,
+        step=sum(entry.result is not None for entry in entries),
+    )
+
+
+def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path, *, with_adapter: bool) -> DesiredRun:
+    result = entry.result if entry.phase != "running" else None
+    status = result.status if result else "running" if entry.phase == "running" else "interrupted"
+    trial = entry.trial
+    tags = _identity(trial) | _purpose(trial) | {names.TRANSFERRED: trial.transferred or ""}
+    tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
+    # What an earlier try of the trial left there is no longer true.
+    tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
+    files: dict[str, Path] = {}
+    if result is not None:
+        tags |= _outcome(result)
+        if entry.adapter is not None and with_adapter:
+            files["adapter"] = folder / entry.adapter
+        if entry.adapter is not None and state.sweep.tracking.predictions:
+            files[PREDICTIONS_FOLDER] = (folder / entry.adapter).parent / PREDICTIONS_FOLDER
+    facts = result.facts if result else {}
+    digest = facts.get("data_fingerprint") or facts.get("fingerprint")
+    size = (result.counts if result else {}).get(SIZE, trial.planned.get(SIZE))
+    return DesiredRun(
+        (names.TRIAL_KIND, entry.key),
+        f"s{trial.seed} · {short_name(trial.method, trial.label, size)} · {trial.task}",
+        RUN_STATUS.get(status, "FINISHED"),
+        entry.changed,
+        tags,
+        (names.CONFIGURATION_KIND, trial.configuration),
+        params={**trial.parameters} | ({"total_steps": entry.report.total_steps} if entry.report else {}),
+        metrics={**trial.planned, **_final_metrics(entry, result)} if result else {},
+        step=result.steps if result else 0,
+        files=files,
+        data=(trial.task, str(digest)) if digest else None,
+    )
+
+
+def short_name(method: str, label: str, size: float | None = None) -> str:
+    """Returns `4,108 · CRAFT 64 qkvo`: trainable parameters first, because MLflow's page cuts names at their end."""
+    name = re.sub(r"(?<=\b[a-z]) (?=[a-z]\b)", "", with_method(method, label)).replace(", ", " ")
+    return name if size is None else f"{size:,.0f} · {name}"
+
+
+def _identity(row: Trial | Refused) -> dict[str, str]:
+    named = {names.CONFIGURATION: row.configuration, names.LABEL: row.label}
+    return named | {names.METHOD: text(row.method), names.PROTOCOL: row.protocol}
+
+
+def _purpose(trial: Trial) -> dict[str, str]:
+    return {names.TUNES: trial.group or "", names.ADDED: trial.added or ""}
+
+
+def _asked(state: State, entries: Iterable[Entry]) -> dict[str, str]:
+    """Returns the tag that says whether the session asks for any of these trials; before it has asked for any, all count."""
+    return {names.ASKED: "" if not state.wanted or any(entry.key in state.wanted for entry in entries) else "false"}
+
+
+def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:
+    members = verdict.members if verdict else {}
+    marked = {name: "true" if configuration in members.get(name, ()) else "" for name in MARKS}
+    return marked | {names.ON_FRONT: marked[names.ON_FRONT] or "false"}
+
+
+def describe_configuration(key: str, numbers: Mapping[str, float], error: str, sweep: str, uri: str) -> str:
+    """Returns a configuration's score, and the command that takes its adapter."""
+    lines = [paragraphs(error)] if error else []
+    if "score" in numbers:
+        store = f" --tracking-uri {shlex.quote(uri)}" if redact(uri) == uri else ""
+        command = f"craft-sweeps take {shlex.quote(sweep)} --pick {key} --to adapter{store}"
+        lines += [headline(numbers), f"Take its adapter:\n\n    {command}"]
+    return "\n\n".join(lines)
+
+
+def headline(numbers: Mapping[str, float]) -> str:
+    """Returns a configuration's score with its interval, and its size, in Markdown."""
+    low, high = numbers.get("score_low", math.nan), numbers.get("score_high", math.nan)
+    interval = f" ({low:.2f} to {high:.2f})" if low < high else ""
+    size = f", {numbers[SIZE]:,.0f} trainable parameters" if SIZE in numbers else ""
+    return f"**score {numbers['score']:.2f}**{interval}{size}"
+
+
+def _outcome(result: TrialResult) -> dict[str, str]:
+    tags = {f"{names.FACT}{name}": text(value) for name, value in result.facts.items()}
+    said = [f"- {plain(note)}" for note in result.notes]
+    if result.error:
+        tags[names.ERROR] = result.error
+        said.insert(0, paragraphs(result.error))
+    if result.notes:
+        tags[names.NOTES] = "\n".join(result.notes)
+    return tags | ({names.NOTE: "\n\n".join([f"**{result.status}**", *said])} if said else {})
+
+
+def _final_metrics(entry: Entry, result: TrialResult) -> dict[str, float]:
+    metrics = {**result.counts, "seconds": result.seconds, **result.metrics}
+    # The curve of what it reported stays as it is.
+    metrics = {name: value for name, value in metrics.items() if entry.last_steps.get(name, -1) < result.steps}
+    if "search_score" in result.metrics:
+        # MLflow shows only the last value of a metric; this one belongs to the weights that were kept.
+        metrics["best_search_score"] = result.metrics["search_score"]
+    return metrics
 
 
 OWN = ("started", "ended", "underway", "files")
@@ -149,30 +324,31 @@ class DesiredRuns:
         trials = [entry.key for entry in changed if entry.begun]
         sweep_changed = any(getattr(state, name) is not getattr(previous, name) for name in OWN) and state.started is not None
         keys = ([state.name] if sweep_changed else [], configurations, trials)
-        return {(kind, key): None for kind, listed in zip(KINDS, keys, strict=True) for key in listed}
+        return {(kind, key): None for kind, listed in zip(names.KINDS, keys, strict=True) for key in listed}
 
     @property
     def answer(self) -> str:
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
 
     def views(self) -> dict[str, str]:
-        return saved_views(self._state.sweep, self._state.sweep_id, int(1000 * self._state.opened))
+        return saved_views(self._state)
 
     def links(self, experiment: str) -> str:
-        return links(experiment, self._state.sweep_id)
+        places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
+        return ", ".join(f"[{name}]({address(experiment, self._state.sweep_id, *place)})" for name, place in places.items())
 
     def page(self, experiment: str) -> str:
         return address(experiment, self._state.sweep_id)
 
     def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
-        state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)
+        state, verdict, sweep = self._state, self._verdict, (names.SWEEP_KIND, self._state.name)
         places = list(places)
-        summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
-        sent = self._kept_adapters() if any(kind == TRIAL_KIND for kind, _ in places) else ()
+        summaries = self._summarize([key for kind, key in places if kind == names.CONFIGURATION_KIND and self._has_begun(key)])
+        sent = self._kept_adapters() if any(kind == names.TRIAL_KIND for kind, _ in places) else ()
         for kind, key in places:
-            if kind == SWEEP_KIND:
+            if kind == names.SWEEP_KIND:
                 run = desired_sweep(state, verdict, self._folder)
-            elif kind == TRIAL_KIND:
+            elif kind == names.TRIAL_KIND:
                 run = desired_trial(state.entries[key], verdict, state, self._folder, with_adapter=key in sent)
             elif key in summaries:
                 run = desired_configuration(self._groups[key], summaries[key], verdict, state, self._uri)
@@ -198,23 +374,15 @@ class DesiredRuns:
         return any(entry.begun for entry in self._groups.get(configuration, ()))
 
     def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
-        summaries: dict[str, Summary] = {}
-        families = set()
-        for name in configurations:
-            if self._verdict is not None and self._verdict.holds_for(name, self._groups[name]):
-                summaries[name] = self._verdict.summaries[name]
-            else:
-                families.add(self._families[name])
-        related = [name for name, family in self._families.items() if family in families]
-        entries = [entry for name in related for entry in self._groups[name]]
-        return {summary.configuration: summary for summary in summarize_entries(entries)} | summaries
+        verdict, groups, listed = self._verdict, self._groups, [*configurations]
+        held = {name: verdict.summaries[name] for name in listed if verdict and verdict.holds_for(name, groups[name])}
+        families = {self._families[name] for name in listed if name not in held}
+        entries = [entry for name, family in self._families.items() if family in families for entry in groups[name]]
+        return {summary.configuration: summary for summary in summarize_entries(entries)} | held
 
 
 def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Returns the family of each configuration: those that it was cut from, and the candidates among which its settings were
     chosen. A summary depends on its family alone, whereas the front counts an added seed once it has ended in all families."""
-    families = {}
-    for configuration, (first, *_) in groups.items():
-        source = entries.get(first.trial.training, first)
-        families[configuration] = source.trial.group or source.trial.configuration
-    return families
+    trained = {name: entries.get(first.trial.training, first).trial for name, (first, *_) in groups.items()}
+    return {name: trial.group or trial.configuration for name, trial in trained.items()}

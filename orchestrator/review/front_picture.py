@@ -59,12 +59,10 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     axes = figure.subplots()
     for name, (colour, marker) in looks.items():
         others = [summary for summary in drawn if summary.method == name and not summary.on_front]
-        places = [(summary.value(x_name) / by, summary.value(y_name)) for summary in others]
-        x, y = np.reshape(places, (-1, 2)).T
-        axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
-        ringed = [place for place, summary in zip(places, others, strict=True) if summary.possible]
-        x, y = np.reshape(ringed, (-1, 2)).T
-        axes.scatter(x, y, s=LARGE, zorder=2, clip_on=False, **RING)
+        places = np.reshape([(summary.value(x_name) / by, summary.value(y_name)) for summary in others], (-1, 2))
+        axes.scatter(places[:, 0], places[:, 1], s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
+        ringed = places[np.array([summary.possible for summary in others], dtype=bool)]
+        axes.scatter(ringed[:, 0], ringed[:, 1], s=LARGE, zorder=2, clip_on=False, **RING)
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
     handles: list[Any] = []
     levels = {summary.value("random_guessing") for summary in drawn} if y_name == "score" else set()

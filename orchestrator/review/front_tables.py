@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from craft.methods import METHODS
 from craft.words import format_duration, list_some, plural, points
@@ -40,20 +44,12 @@ from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.filling import write_table
 from orchestrator.tools.markup import plain
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-
 WITHIN, TASKS, ROWS = Enough().within, 8, 40
 
 
 def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", within: float = WITHIN) -> Table:
     """Returns a rich table under its legend: front rows marked and bright, dominated ones dimmed; a column for each task if
     there are at most TASKS."""
-    from rich.table import Table
-    from rich.text import Text
-
     tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= TASKS else []
     above = "\n".join(filter(None, (title, legend(summaries, objectives, within))))
     table = Table(
@@ -146,15 +142,13 @@ def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Colu
     score = metric_column("score", "Average" if tasks else "", metric_among(rows))
     columns = [metric_column(name, ends=False) for name in objectives if name not in ("score", SIZE)]
     return [
-        *(Column(head, head, kind="text", read=_part(place)) for place, head in enumerate(("Method", "Size", "Modules"))),
+        _in_words("Method", "Method", lambda row: _parts(row)[0]),
+        _in_words("Size", "Size", lambda row: _parts(row)[1]),
+        _in_words("Modules", "Modules", lambda row: _parts(row)[2]),
         metric_column(SIZE, "Parameters"),
         *(metric_column(f"score/{task}", task_title(task)) for task in tasks),
         *(replace(column, label=heading(column.label)) for column in (score, *columns)),
     ]
-
-
-def _part(place: int) -> Any:
-    return lambda summary: _parts(summary)[place]
 
 
 def _parts(summary: Summary) -> tuple[str, str, str]:
@@ -185,19 +179,17 @@ def _escape(text: str) -> str:
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
     """Writes every number of every configuration: parameters, metrics with interval ends, counts, trials, reasons."""
+
+    def written(value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
     rows = (row_of(summary) for summary in ranked(summaries, objectives))
-    write_table(path, ({name: _csv_value(value) for name, value in row.items()} for row in rows), ALWAYS)
+    write_table(path, ({name: written(value) for name, value in row.items()} for row in rows), ALWAYS)
 
 
 def row_of(summary: Summary) -> dict[str, Any]:
     """Returns the parameters and cells of a configuration by the names of their columns in front.csv."""
     return summary.parameters | flat_cells(summary)
-
-
-def _csv_value(value: Any) -> Any:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else int(value) if value.is_integer() and abs(value) < 2**53 else value
-    return value
 
 
 def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:
@@ -266,8 +258,8 @@ def describe_intervals(summaries: Sequence[Summary]) -> str:
     if max((summary.score.n for summary in complete), default=0) < 2:
         sampled = any(sum(summary.sampling) for summary in complete)
         return "one seed: the interval is over examples alone" if sampled else "one seed: no interval"
-    known = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]
-    over = "seeds and examples" if all(known) else "seeds, and examples where their number is known" if any(known) else "seeds"
+    rows = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]
+    over = "seeds and examples" if all(rows) else "seeds, and examples where their number is known" if any(rows) else "seeds"
     alone = any(row.score.n == 1 and sum(row.sampling) for row in complete)
     return f"± is the 95 % interval over {over}" + (", of one seed over examples alone" if alone else "")
 

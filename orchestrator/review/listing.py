@@ -157,11 +157,11 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     _refuse_driver(folder, state)
     noted = state.sweep.tracking.uri if state.started is not None else ""
     uri = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
-    client, runs = _runs(uri, state.sweep_id)
+    runs = _runs(uri, state.sweep_id)
     stays = [] if uri else [f"runs in {noted}, whose password is kept nowhere: give --tracking-uri"] if noted else []
     if (original := copied_from(folder.absolute(), state)) is not None:
         runs, stays = [], [f"runs in {redact(uri or noted)}, which are those of {original}"]
-    stays += _left(state, client, uri, runs)
+    stays += _left(state, uri, runs)
     return Removal(sweep=state.name, folder=folder, bytes=size_of(folder), uri=uri, runs=runs, stays=stays)
 
 
@@ -171,8 +171,8 @@ def _in_store(name: str, uri: str) -> Removal:
     if run is None:
         names = ", ".join(reader.sweep_names()) or "none"
         raise NoSuchSweep(f"there is no sweep {name!r} in {redact(uri)}, which has: {names}")
-    client, runs = _runs(uri, run.data.tags[SWEEP_ID])
-    stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), client, uri, runs)]
+    runs = _runs(uri, run.data.tags[SWEEP_ID])
+    stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), uri, runs)]
     return Removal(sweep=name, uri=uri, runs=runs, stays=stays)
 
 
@@ -186,23 +186,22 @@ def _refuse_driver(folder: Path, state: State) -> None:
         )
 
 
-def _runs(uri: str | None, sweep_id: str) -> tuple[Any, list[Any]]:
+def _runs(uri: str | None, sweep_id: str) -> list[Any]:
     file = None if uri is None else sqlite_file(uri)
     if uri is None or (file is not None and not file.is_file()):
-        return None, []
-    client = StoreReader(uri).client
-    return client, list(find_runs(client, f"tags.`{SWEEP_ID}` = '{sweep_id}'"))
+        return []
+    return list(find_runs(StoreReader(uri).client, f"tags.`{SWEEP_ID}` = '{sweep_id}'"))
 
 
-def _left(state: State, client: Any, uri: str | None, runs: Sequence[Any]) -> list[str]:
+def _left(state: State, uri: str | None, runs: Sequence[Any]) -> list[str]:
     facts = [str(entry.result.facts.get("adapter") or "") for entry in state.entries.values() if entry.result is not None]
     places = {place.storage for fact in facts if "://" in fact and (place := place_of(fact)) is not None}
     lines = [f"checkpoints and adapters in {place}" for place in sorted(places)]
-    if client is not None and runs:
-        every, ids = find_all(client.search_model_versions, max_results=1000), {run.info.run_id for run in runs}
+    if uri is not None and runs:
+        every, ids = find_all(open_store(uri).search_model_versions, max_results=1000), {run.info.run_id for run in runs}
         versions = [version for version in every if version.run_id in ids]
         lines += [f"version {version.version} of the registered model {version.name}" for version in versions]
-        command = f"mlflow gc --backend-store-uri {redact(uri or '')}"
+        command = f"mlflow gc --backend-store-uri {redact(uri)}"
         lines.append(f"parameters and metrics of the runs, which MLflow marks as deleted, until: {command}")
     return [*lines, "adapters that were taken out, and the caches (craft-sweeps cache)"]
 

@@ -156,7 +156,15 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     file = sqlite_file(uri)
     if tracking_uri is None and file is not None and not file.exists():
         raise _no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
-    return _read_store(name, uri, [] if tracking_uri else sweeps_in(folder.parent))
+    from orchestrator.tracking.reader import StoreReader
+
+    reader = StoreReader(uri)
+    run = reader.sweep_run(name)
+    if run is None:
+        folders = [] if tracking_uri else sweeps_in(folder.parent)
+        where = f"{redact(uri)} and the folders" if folders else redact(uri)
+        raise _no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
+    return PastSweep(_begun(read_state(reader.log(run)), redact(uri)), redact(uri), uri, partial(reader.fetch, run))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
@@ -166,11 +174,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     state = _begun(read_state(SweepFolder(folder).record), str(folder))
     check_name(folder, state)
     uri = tracking_uri or (None if "***" in state.sweep.tracking.uri else state.sweep.tracking.uri)
-
-    def fetch(key: str, scratch: Path) -> Path:
-        return _stored_adapter(folder, state.entries[key], scratch)
-
-    return PastSweep(state, str(folder), uri and resolve_uri(uri), fetch, folder)
+    return PastSweep(state, str(folder), uri and resolve_uri(uri), partial(_stored_adapter, folder, state), folder)
 
 
 def _begun(state: State, where: str) -> State:
@@ -179,21 +183,10 @@ def _begun(state: State, where: str) -> State:
     return state
 
 
-def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
-    from orchestrator.tracking.reader import StoreReader
-
-    reader = StoreReader(uri)
-    run = reader.sweep_run(name)
-    if run is None:
-        where = f"{redact(uri)} and the folders" if folders else redact(uri)
-        raise _no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
-    state = _begun(read_state(reader.log(run)), redact(uri))
-    return PastSweep(state, redact(uri), uri, partial(reader.fetch, run))
-
-
-def _stored_adapter(folder: Path, entry: Entry, scratch: Path) -> Path:
+def _stored_adapter(folder: Path, state: State, key: str, scratch: Path) -> Path:
     """Returns a trial's adapter: from the sweep's folder, which may have been moved, or from the place in its result."""
-    key, noted = entry.key, entry.result.facts.get("adapter") if entry.result else None
+    entry = state.entries[key]
+    noted = entry.result.facts.get("adapter") if entry.result else None
     places = [folder / entry.adapter] if entry.adapter else []
     places += [Path(noted)] if noted and "://" not in noted else []
     for local in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:

@@ -157,14 +157,12 @@ def _under(candidates: Sequence[Summary], limit: float) -> Pick:
 
 
 def _named(name: str, summaries: Sequence[Summary]) -> Pick:
-    wanted = _plain(name)
+    asked = _plain(name)
     exact = [
-        summary
-        for summary in summaries
-        if wanted in (summary.configuration, _plain(summary.label), _plain(full_label(summary)))
+        summary for summary in summaries if asked in (summary.configuration, _plain(summary.label), _plain(full_label(summary)))
     ]
-    matches = exact or [summary for summary in summaries if len(wanted) >= 4 and summary.configuration.startswith(wanted)]
-    matches = matches or [summary for summary in summaries if wanted and wanted in _plain(full_label(summary))]
+    matches = exact or [summary for summary in summaries if len(asked) >= 4 and summary.configuration.startswith(asked)]
+    matches = matches or [summary for summary in summaries if asked and asked in _plain(full_label(summary))]
     if len(matches) > 1:  # a part of a label that its cuts have, too, means the trained one
         matches = [summary for summary in matches if summary.source is None] or matches
     if len(matches) > 1:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeAlias
 
+from craft.results import Outlook
 from craft.words import plural
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import SessionEnded
@@ -40,18 +40,13 @@ STARTING = "starting processes, loading the model"
 MORE_FAILURES = "run what has failed again"
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What a running training last reported to its driver (`craft.results.Outlook`); `ends` is a time, if it foretells one."""
+Outlooks: TypeAlias = Mapping[str, tuple[Outlook, float]]
+"""What running trainings last reported to their driver, by key, each with the time of the report."""
 
-    phase: str
-    share: float
-    ends: float | None
 
-    @classmethod
-    def of(cls, fields: Mapping[str, Any], now: float) -> Self:
-        seconds = fields["seconds_left"]
-        return cls(fields["phase"], fields["share"], None if seconds is None else now + seconds)
+def seconds_left(outlook: Outlook, reported: float, now: float) -> float | None:
+    """Returns how long a training still runs at `now`; None if it does not foretell its end."""
+    return None if outlook.seconds_left is None else max(0.0, reported + outlook.seconds_left - now)
 
 
 def read_status(folder: Path) -> Progress:
@@ -98,7 +93,7 @@ def progress(
     state: State,
     now: float,
     alive: bool | None = None,
-    outlooks: Mapping[str, Outlook] | None = None,
+    outlooks: Outlooks | None = None,
     missing: str = "",
 ) -> Progress:
     """Returns how far a sweep is at `now`, in seconds since 1970.
@@ -163,9 +158,8 @@ def _phase(state: State, alive: bool | None) -> Phase:
 
 def _updated(state: State) -> float:
     """Returns the time of the last event, as far as the state has it; 0 for none."""
-    events = (state.started, state.ended, state.underway)
-    times = [event.time for event in events if event is not None] + [entry.changed for entry in state.entries.values()]
-    return max([state.opened, *times])
+    events = [event for event in (state.started, state.ended, state.underway) if event is not None]
+    return max([state.opened, *(event.time for event in events), *(entry.changed for entry in state.entries.values())])
 
 
 def _running(entry: Entry, now: float) -> RunningPart:
@@ -189,7 +183,7 @@ def _failure(entry: Entry, state: State) -> TrialResult | None:
     return None if by_training else result
 
 
-def _doing(state: State, outlooks: Mapping[str, Outlook], missing: str) -> str:
+def _doing(state: State, outlooks: Outlooks, missing: str) -> str:
     """Returns a phrase for the status line: what is running, or what is waited for; empty while several trials train."""
     running = [entry for entry in state.trainings if entry.phase == "running"]
     cutting = [entry for entry in state.requested if entry.trial.is_cut and entry.phase == "running"]
@@ -197,14 +191,14 @@ def _doing(state: State, outlooks: Mapping[str, Outlook], missing: str) -> str:
         return f"making {len(cutting)} {plural(len(cutting), 'cut')} of finished adapters"
     if missing and not running:
         return f"no machine: waiting for {missing}"
-    phases = [outlooks[entry.key].phase for entry in running if entry.key in outlooks]
+    phases = [outlooks[entry.key][0].phase for entry in running if entry.key in outlooks]
     if not phases and (running or state.held is None) and not any(entry.ended for entry in state.trainings):
         return STARTING
     scoring = sum(phase.startswith("scoring") for phase in phases)
     return phases[0] if len(running) == len(phases) == 1 else f"{scoring} scoring" if scoring else ""
 
 
-def _seconds_left(state: State, now: float, outlooks: Mapping[str, Outlook]) -> float | None:
+def _seconds_left(state: State, now: float, outlooks: Outlooks) -> float | None:
     """Returns the seconds until the end; None until a trial of this session has ended, or one that runs foretells its end.
 
     A trial that waits is taken to last as long as the mean of those that have ended and those that run. One that has hardly
@@ -212,14 +206,15 @@ def _seconds_left(state: State, now: float, outlooks: Mapping[str, Outlook]) -> 
     """
     took, at_once = _took(state)
     running = [entry for entry in state.trainings if entry.phase == "running"]
-    known = [outlooks[entry.key] for entry in running if entry.key in outlooks]
-    ends = [(outlook.share, max(0.0, outlook.ends - now)) for outlook in known if outlook.ends is not None]
+    reports = [outlooks[entry.key] for entry in running if entry.key in outlooks]
+    lefts = [(outlook.share, seconds_left(outlook, reported, now)) for outlook, reported in reports]
+    ends = [(share, left) for share, left in lefts if left is not None]
     least = EARLY if took else 0.0
     durations = took + [seconds / (1 - share) for share, seconds in ends if least <= share < 1]
     if not durations:
         return max((seconds for _, seconds in ends), default=None)
     mean = sum(durations) / len(durations)
-    shares = [outlook.share for outlook in known if outlook.ends is None]
+    shares = [share for share, left in lefts if left is None]
     shares += [_running(entry, now).share for entry in running if entry.key not in outlooks]
     remaining = [seconds for _, seconds in ends] + [mean * (1 - share) for share in shares]
     counts = Counts.of(state.trainings)

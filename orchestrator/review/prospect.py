@@ -30,7 +30,7 @@ from craft.words import format_duration, plural
 from orchestrator.plan.configuration import Configuration, flatten, text
 from orchestrator.plan.gpu_costs import Card, GpuCost, gpu_cost
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.table import choices, gpu_lines
+from orchestrator.plan.table import Line, choices, gpu_lines
 from orchestrator.plan.trial import jobs_of
 from orchestrator.plan.ways import Gpu, usable_gpus
 from orchestrator.plan.work import (
@@ -155,25 +155,49 @@ def look_ahead(
     check_name(plan.sweep.folder, state, plan.sweep.name)
     entries = state.entries
     settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
-    examples = split_examples(plan.sweep)
-    steps, lines = planned_steps(plan), [*data_lines(plan), *((line, "") for line in absent_lines(plan.sweep))]
+    steps, examples = planned_steps(plan), split_examples(plan.sweep)
+    lines, sentences = [*data_lines(plan)], absent_lines(plan.sweep)
     ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
     if settled:
-        lines.append((f"{ended} of {len(plan.jobs)} trainings have ended already", ""))
-    steps_left = remaining_steps(plan, steps, settled)
+        sentences.append(f"{ended} of {len(plan.jobs)} trainings have ended already")
+    steps_left = remaining_steps(plan, settled)
     share = steps_left / sum(steps.values()) if steps_left else 0.0
     if plan.adaptive:
         trained = sum(entry.key in settled for entry in entries.values() if not entry.trial.is_cut)
         share = max(0.0, 1 - trained / plan.most_jobs)
     past = past_states(plan.sweep)
     seconds, sentence = forecast(plan, share, past) if share and not elsewhere else (None, "")
-    scored = scored_line(plan.sweep, examples)
-    lines += [(line, "") for line in (scored, *power_lines(plan, examples, past), sentence) if line]
+    sentences += filter(None, (scored_line(plan.sweep, examples), *power_lines(plan, examples, past), sentence))
     cost = None
     if card is not None:
         cost = gpu_cost(plan, card, gpus, lengths=sampled_lengths(plan), left=share if settled else 1.0)
-        lines += [(line, "") for line in cost.lines]
-    return plan_report(plan, steps, steps_left, ended, seconds, [] if elsewhere else usable_gpus(), lines, cost)
+        sentences += cost.lines
+    lines += [Line("", sentence) for sentence in sentences]
+    usable, trials = [] if elsewhere else usable_gpus(), Counter(trial.configuration for trial in plan.trials)
+    return PlanReport.fill(
+        plan.sweep,
+        sweep=plan.sweep.name,
+        folder=str(plan.sweep.folder),
+        tasks=list(plan.sweep.task_names),
+        seeds=list(plan.sweep.reported_seeds),
+        algorithm=plan.sweep.search.algorithm,
+        adaptive=plan.adaptive,
+        configurations=[_planned(row, trials[row.id], steps.get(row.id)) for row in plan.configurations],
+        dropped=[DroppedPart(label=drop.configuration.label, reason=drop.reason) for drop in plan.dropped],
+        merged=list(plan.duplicates),
+        most_configurations=plan.wanted if plan.adaptive else len(plan.configurations),
+        trainings=len(plan.jobs),
+        most_trainings=plan.most_jobs,
+        ended=ended,
+        optimizer_steps=sum(steps.values()) if steps else None,
+        optimizer_steps_left=steps_left if steps else None,
+        seconds=seconds,
+        gpu=cost,
+        notes=[*map(str, (*choices(plan), *gpu_lines(plan, usable), *lines))],
+        steps=steps,
+        gpus=usable,
+        lines=lines,
+    )
 
 
 def sampled_lengths(plan: Plan) -> dict[str, np.ndarray]:
@@ -192,44 +216,39 @@ def _sample(plan: Plan, task: Task, tokenizer: Any) -> tuple[Any, np.ndarray]:
 
 
 SAMPLE = 300
-DOUBT = "yellow"
 
 
-def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields lines on each task's data, each with its style. Raises DataError for a mistake in the data."""
+def data_lines(plan: Plan) -> Iterator[Line]:
+    """Yields lines on each task's data. Raises DataError for a mistake in the data."""
     data, tokenizer = plan.sweep.data, _tokenizer(plan)
     for task in (find_task(name, data) for name in plan.sweep.task_names):
-        if at_hand(task, data.root):
-            yield from ((f"{task.name}: {line}", style) for line, style in _lines_of(plan, task, tokenizer))
-
-
-def _lines_of(plan: Plan, task: Task, tokenizer: Any) -> Iterator[tuple[str, str]]:
-    data = plan.sweep.data
-    own = data.custom[task.name.removeprefix("custom/")] if task.suite == "custom" else None
-    if own is not None and task.labels:
-        first, *doubts = describe_classes(task, own)
-        yield first, ""
-        yield from ((doubt, DOUBT) for doubt in doubts)
-    splits = load_splits(task, data, protocol=plan.sweep.protocol)
-    skipped = describe_skipped(own) if own is not None else ()
-    yield from ((note, DOUBT) for note in (*skipped, *splits.notes))
-    if own is not None:
-        yield from describe_rows(task, splits)
-    if tokenizer is not None:
+        if not at_hand(task, data.root):
+            continue
+        own = data.custom[task.name.removeprefix("custom/")] if task.suite == "custom" else None
+        doubts = list[str]()
+        if own is not None and task.labels:
+            classes, *doubts = describe_classes(task, own)
+            yield Line(task.name, classes)
+        splits = load_splits(task, data, protocol=plan.sweep.protocol)
+        doubts += [*(describe_skipped(own) if own is not None else ()), *splits.notes]
+        yield from (Line(task.name, doubt, True) for doubt in doubts)
         if own is not None:
-            custom.check_texts(own, tokenizer, data.generation)
-        yield from _token_lines(plan, task, splits, tokenizer)
+            yield _rows_line(task, splits)
+        if tokenizer is not None:
+            if own is not None:
+                custom.check_texts(own, tokenizer, data.generation)
+            yield from _token_lines(plan, task, splits, tokenizer)
 
 
-def describe_rows(task: Task, splits: Splits) -> Iterator[tuple[str, str]]:
-    """Says how many rows of own data train, with the reason where they are fewer than three of four."""
+def _rows_line(task: Task, splits: Splits) -> Line:
+    """Returns how many rows of own data train, with the reason where they are fewer than three of four."""
     train, search, reported = len(splits.train), len(splits.search), sum(map(len, splits.reported.values()))
     shared = any(splits.search is split for split in splits.reported.values())
     total = train + reported + (0 if shared else search)
     parts = f"{train:,} of {total:,} rows train, {search:,} choose, {reported:,} are scored"
     few = 4 * train < 3 * total
     reason = "; each class and each group of equal texts gives whole rows to every part, so small ones give a third"
-    yield parts + (reason if few and task.kind == "classification" and not shared else ""), DOUBT if few else ""
+    return Line(task.name, parts + (reason if few and task.kind == "classification" and not shared else ""), few)
 
 
 def _tokenizer(plan: Plan) -> Any:
@@ -241,7 +260,7 @@ def _tokenizer(plan: Plan) -> Any:
         return None
 
 
-def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iterator[tuple[str, str]]:
+def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iterator[Line]:
     from craft.models import Base
     from craft.models.loading import meta_model
     from craft.scoring.encoding import longest_input
@@ -258,13 +277,10 @@ def _token_lines(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> Iter
         shares.append(f"max_length {most}{bound} cuts {cut}")
     part = "all" if len(sample) == len(splits.train) else f"a sample of {len(sample)} of"
     more = " or more" if max(lengths) == LONGEST else ""
-    yield (
-        f"{np.median(lengths):.0f} tokens in the median, {max(lengths)}{more} at most ({part} {len(splits.train):,} training "
-        f"rows); {', '.join(shares)}",
-        "",
-    )
+    most_tokens = f"{np.median(lengths):.0f} tokens in the median, {max(lengths)}{more} at most"
+    yield Line(task.name, f"{most_tokens} ({part} {len(splits.train):,} training rows); {', '.join(shares)}")
     if task.suite == "custom":
-        yield from ((doubt, DOUBT) for doubt in doubt_reading(task, splits, tokenizer, limit))
+        yield from (Line(task.name, doubt, True) for doubt in doubt_reading(task, splits, tokenizer, limit))
 
 
 class PlannedPart(Part):
@@ -319,48 +335,7 @@ class PlanReport(Report):
     notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
     steps: Mapping[str, int] = Field(exclude=True, description="Steps of all trainings by configuration, where data are here.")
     gpus: Sequence[Gpu] = Field(exclude=True, description="Those of this machine that torch can use, if it is to run here.")
-    lines: Sequence[tuple[str, str]] = Field(
-        exclude=True, description="Sentences on data, chances and time, with their styles."
-    )
-
-
-def plan_report(
-    plan: Plan,
-    steps: Mapping[str, int],
-    steps_left: int = 0,
-    ended: int = 0,
-    seconds: float | None = None,
-    gpus: Sequence[Gpu] = (),
-    lines: Sequence[tuple[str, str]] = (),
-    cost: GpuCost | None = None,
-) -> PlanReport:
-    sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
-    return PlanReport(
-        sweep=sweep.name,
-        folder=str(sweep.folder),
-        model=sweep.model,
-        tasks=list(sweep.task_names),
-        seeds=list(sweep.reported_seeds),
-        protocol=sweep.protocol,
-        objectives=dict(sweep.objectives),
-        algorithm=sweep.search.algorithm,
-        adaptive=plan.adaptive,
-        configurations=[_planned(row, trials[row.id], steps.get(row.id)) for row in plan.configurations],
-        dropped=[DroppedPart(label=drop.configuration.label, reason=drop.reason) for drop in plan.dropped],
-        merged=list(plan.duplicates),
-        most_configurations=plan.wanted if plan.adaptive else len(plan.configurations),
-        trainings=len(plan.jobs),
-        most_trainings=plan.most_jobs,
-        ended=ended,
-        optimizer_steps=sum(steps.values()) if steps else None,
-        optimizer_steps_left=steps_left if steps else None,
-        seconds=seconds,
-        gpu=cost,
-        notes=[*map(str, (*choices(plan), *gpu_lines(plan, gpus))), *(line for line, _ in lines)],
-        steps=steps,
-        gpus=gpus,
-        lines=lines,
-    )
+    lines: Sequence[Line] = Field(exclude=True, description="Lines on data, chances and time.")
 
 
 def _planned(configuration: Configuration, trials: int, steps: int | None) -> PlannedPart:

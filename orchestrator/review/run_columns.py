@@ -6,6 +6,7 @@ Rows, Call  -->  read_columns  -->  Columns, or Unclear: what is not certain, an
 from __future__ import annotations
 
 import csv
+import io
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,23 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from craft.tasks.files import DataError, Rows
-from craft.words import list_some
-from orchestrator.review.run_column import (
-    FAILED,
-    FINISHED,
-    HIGHER,
-    LOWER,
-    MEASURED,
-    MISWRITTEN,
-    PARTS,
-    STOPPED,
-    Column,
-    has_value,
-    joined,
-    names_of,
-    state_of,
-)
+from craft.tasks.files import DataError, Rows, is_number
+from craft.words import list_some, printable
+from orchestrator.plan.configuration import text
+from orchestrator.review import terms
 
 COMMANDS = 4
 """The most commands that a question ends with."""
@@ -76,6 +64,106 @@ class Unclear(DataError):
         super().__init__("\n".join([*lines, *(f"  {line}" for line in commands)]))
 
 
+def has_value(cell: Any) -> bool:
+    """Returns whether a cell is not empty; one that is no number (NaN) is."""
+    return cell is not None and cell == cell and not (isinstance(cell, str) and cell.strip().lower() in terms.EMPTY)
+
+
+def normal(cell: Any) -> Any:
+    """Returns a cell as it is compared with others: finite numbers as such, text without outer blanks, None if it is empty."""
+    if not has_value(cell):
+        return None
+    if isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < np.inf:
+        return cell
+    written = text(cell).strip()
+    try:
+        return int(written)
+    except ValueError:
+        return float(written) if is_number(written) else printable(written)
+
+
+class Column:
+    """A column: its name, without a tracker's prefix too (`title`), what the tracker says that it is, its distinct `values` and
+    the place of each cell among these (`codes`)."""
+
+    def __init__(self, name: str, cells: Sequence[Any], optuna: bool) -> None:
+        self.name, self.cells, prefix = name, cells, terms.TRACKED.match(name)
+        prefix = prefix if prefix and (prefix[3] != "_" or optuna) else None
+        self.title = name[prefix.end() :] if prefix else name
+        self.declared = prefix is not None and not prefix[2]
+        self.measured = bool(prefix[2]) if prefix else "/" in name
+        self.plain, self.last = (_snake(part) for part in (self.title, re.split(r"[./]", self.title)[-1]))
+        split = terms.SPLIT.match(self.plain)
+        self.trained, self.metric = bool(split and split[1]), self.plain[split.end() if split else 0 :]
+        read = {cell: normal(cell) for cell in cells}
+        places = {value: place for place, value in enumerate(dict.fromkeys(read.values()))}
+        self.codes, self.values = np.array([places[read[cell]] for cell in cells], np.int64), [*places]
+
+    def cell(self, row: int) -> Any:
+        return self.values[self.codes[row]]
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """The cells as numbers, NaN where they are none."""
+        return np.array([value if isinstance(value, int | float) else np.nan for value in self.values], float)[self.codes]
+
+    @property
+    def filled(self) -> NDArray[np.bool_]:
+        return np.array([value is not None for value in self.values])[self.codes]
+
+    @property
+    def whole(self) -> bool:
+        """Whether its cells are whole numbers, as seeds are."""
+        return all(value is None or (not isinstance(value, str) and value == value // 1) for value in self.values)
+
+    def may_be(self, part: str, *names: Sequence[str]) -> bool:
+        name = self.metric if part == "score" else self.last
+        return any(name in each for each in names) and not (part == "score" and self.declared)
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether its name says that it is a setting."""
+        return any(f"_{self.last}".endswith(f"_{word}") for word in terms.SETTINGS) and not self.measured
+
+    @property
+    def reason(self) -> str:
+        """Why its name says that it is no setting; empty if it does not."""
+        if self.last in terms.PROGRESS:
+            return "how far a training was"
+        if self.last in terms.ABOUT or re.fullmatch("unnamed_.*|datetime_.*|", self.plain) or self.title.startswith("_"):
+            return "about the run"
+        return "measured" if self.measured or self.last in terms.MEASURED else ""
+
+    @property
+    def minimize(self) -> bool | None:
+        """Whether less of it is better; None where its name does not say it, or a loss is below 0."""
+        signed = any(value < 0 for value in self.values if isinstance(value, int | float))
+        return False if self.metric in terms.HIGHER else True if self.metric in terms.LOWER and not signed else None
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
+
+
+def state_of(cell: Any) -> str:
+    """Returns a status as one word: `complete` of `TrialState.COMPLETE`."""
+    return _snake(str(cell).rsplit(".", 1)[-1].lower())
+
+
+def joined(columns: Iterable[Column], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the number of the combination of values that each of `rows` has, from 0."""
+    numbers = np.zeros(len(rows), np.int64)
+    for column in columns:
+        numbers = np.unique(numbers * len(column.values) + column.codes[rows], return_inverse=True)[1]
+    return numbers
+
+
+def names_of(columns: Iterable[Column]) -> str:
+    """Returns the value of an option that names columns."""
+    csv.writer(line := io.StringIO(), lineterminator="").writerow(column.name for column in columns)
+    return line.getvalue()
+
+
 @dataclass
 class Columns:
     """The columns of a table by their part in it. All parts but seeds and settings have one or none.
@@ -112,10 +200,10 @@ class Columns:
 
     def fitting(self, part: str) -> list[Column]:
         """Returns the columns whose names are of a part: of equal ones the first, and constant ones only where all are."""
-        for names in PARTS[part]:
+        for names in terms.PARTS[part]:
             fit = [column for column in self.free[::-1] if column.may_be(part, names)]
             values = part in ("score", "size")  # of others the groups of rows matter alone
-            distinct = {(column.coded[0].tobytes(), (*column.values,) * values): column for column in fit}.values()
+            distinct = {(column.codes.tobytes(), (*column.values,) * values): column for column in fit}.values()
             if chosen := [column for column in distinct if len(column.values) > 1][::-1] or [*distinct][:1]:
                 return chosen
         return []
@@ -123,7 +211,7 @@ class Columns:
     @property
     def fractions(self) -> list[Column]:
         """The columns with fractions of which nothing says that they are settings or about the run: they may be scores."""
-        unsettled = [column for column in self.free if column.reason in ("", "measured") and column.last not in MEASURED]
+        unsettled = [column for column in self.free if column.reason in ("", "measured") and column.last not in terms.MEASURED]
         unsettled = [column for column in unsettled if not (column.is_setting or column.declared or column.trained)]
         unsettled = [column for column in unsettled if not any(isinstance(value, str) for value in column.values)]
         return [column for column in unsettled if not column.whole]
@@ -131,7 +219,7 @@ class Columns:
     @property
     def sentences(self) -> list[str]:
         """How each column was read, for people."""
-        names = {part: ", ".join(column.name for column in self.parts[part]) for part in (*PARTS, "settings")}
+        names = {part: ", ".join(column.name for column in self.parts[part]) for part in (*terms.PARTS, "settings")}
         names["score"] += f", {'less' if self.minimize else 'more'} is better"
         names["size"] = names["size"] or "none, so the best is looked for and not the smallest that is enough"
         reasons = {why: [name for name in self.left_out if self.left_out[name] == why] for why in self.left_out.values()}
@@ -145,15 +233,17 @@ def read_columns(rows: Rows, call: Call) -> Columns:
     questions = dict[str, list[dict[str, Any]]]()
     columns.leave(columns.named(call.ignore), "--ignore")
     columns.leave([column for column in columns.free if not any(map(has_value, column.cells))], "empty")
-    said = {part: columns.named(getattr(call, part, None)) for part in PARTS}
+    said = {part: columns.named(getattr(call, part, None)) for part in terms.PARTS}
     for part in ("score", "size", "task"):
         if len(said[part]) > 1:
             raise DataError(f"--{part} names one column, got {names_of(said[part])}; name one, or join them in the file")
     columns.parts = {part: fit for part, fit in said.items() if fit} | {"settings": columns.named(call.by)}
-    metrics = {column.plain: column for column in columns.free if column.metric in HIGHER + LOWER and not column.declared}
+    metrics = {
+        column.plain: column for column in columns.free if column.metric in terms.HIGHER + terms.LOWER and not column.declared
+    }
     trained = [column for column in metrics.values() if column.trained or f"val_{column.plain}" in metrics]
     columns.leave(trained, "a training's score")
-    for part in PARTS:
+    for part in terms.PARTS:
         fit = said[part] or ([] if part == "seed" and call.independent else columns.fitting(part))
         columns.parts[part] = fit
         if len(fit) > 1 and not said[part] and part != "score":
@@ -161,11 +251,11 @@ def read_columns(rows: Rows, call: Call) -> Columns:
             answers = [names_of(fit)] * (part == "seed") + [column.name for column in fit]
             questions[f"{part}: {', '.join(column.name for column in fit)} fit"] = [{option: name} for name in answers]
         if part in ("score", "size") and fit:
-            columns.leave([c for c in columns.free if c.may_be(part, *PARTS[part])], f"another {part}")
+            columns.leave([c for c in columns.free if c.may_be(part, *terms.PARTS[part])], f"another {part}")
     _check_cells(columns, rows)
     scores = columns.parts["score"]
     columns.minimize = _direction(columns, call, scores[0]) if scores else None
-    if call.score or (len(scores) == 1 and (scores[0].metric in HIGHER or not columns.fractions)):
+    if call.score or (len(scores) == 1 and (scores[0].metric in terms.HIGHER or not columns.fractions)):
         if columns.minimize is None:
             questions[f"direction: is more or less of {scores[0].name} better?"] = [{"minimize": False}, {"minimize": True}]
         questions |= {} if call.by else _find_settings(columns, rows)
@@ -179,8 +269,8 @@ def read_columns(rows: Rows, call: Call) -> Columns:
         sides = {column.name: _direction(columns, call, column) for column in likely}
         questions[f"score: {' '.join(filter(None, (', '.join(sides), why)))}"] = [
             {"score": name} | by | side
-            for name, known in sides.items()
-            for side in ([{}] if known is not None else [{"minimize": False}, {"minimize": True}])
+            for name, direction in sides.items()
+            for side in ([{}] if direction is not None else [{"minimize": False}, {"minimize": True}])
         ]
     if questions:
         raise Unclear(rows, call, questions)
@@ -206,15 +296,15 @@ def _check_cells(columns: Columns, rows: Rows) -> None:
         "size": ("a number from 0, without signs between its digits", lambda column: column.numbers >= 0),
         "seed": ("a whole number", lambda column: column.numbers % 1 == 0),
         "examples": ("a whole number from 2", lambda column: (column.numbers % 1 == 0) & (column.numbers > 1)),
-        "task": ("the name of its task", lambda column: column.known),
+        "task": ("the name of its task", lambda column: column.filled),
     }
     columns.finished = np.ones(len(rows), bool)
     for column in columns.parts["status"]:
-        codes, values = column.coded
-        states, known = [state_of(value or FINISHED[0]) for value in values], FINISHED + STOPPED + FAILED
-        for row in np.flatnonzero(np.isin(codes, [at for at, state in enumerate(states) if state not in known])).tolist():
-            raise DataError(f"{rows.place(row)}: {column.name}: {column.cells[row]!r} is none of {', '.join(known)}")
-        columns.finished = np.isin(codes, [at for at, state in enumerate(states) if state in FINISHED])
+        codes, names = column.codes, terms.FINISHED + terms.STOPPED + terms.FAILED
+        states = [state_of(value or terms.FINISHED[0]) for value in column.values]
+        for row in np.flatnonzero(np.isin(codes, [at for at, state in enumerate(states) if state not in names])).tolist():
+            raise DataError(f"{rows.place(row)}: {column.name}: {column.cells[row]!r} is none of {', '.join(names)}")
+        columns.finished = np.isin(codes, [at for at, state in enumerate(states) if state in terms.FINISHED])
     for part, (expected, fits) in allowed.items():
         for column in columns.parts[part]:
             for row in np.flatnonzero(columns.finished & ~fits(column)).tolist():
@@ -226,8 +316,8 @@ def _check_spelling(column: Column, rows: Rows) -> None:
     numbers, spelled = any(isinstance(value, int | float) for value in column.values), dict[str, str]()
     for at, value in enumerate(column.values):
         first = spelled.setdefault(re.sub(r"[\s_-]", "", value.casefold()), value) if isinstance(value, str) else value
-        if first != value or (isinstance(value, str) and numbers and MISWRITTEN.fullmatch(value)):
-            row = int(np.flatnonzero(column.coded[0] == at)[0])
+        if first != value or (isinstance(value, str) and numbers and terms.MISWRITTEN.fullmatch(value)):
+            row = int(np.flatnonzero(column.codes == at)[0])
             other = f"{first!r} in other rows" if first != value else "numbers in other rows"
             raise DataError(
                 f"{rows.place(row)}: {column.name}: got {column.cells[row]!r}, and {other}; write a value in one way"
@@ -257,7 +347,7 @@ def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any
         answers += [{"seed": names_of([*columns.parts["seed"], column])} for column in unsure if column.whole]
         questions[f"{names_of(unsure)}: settings, or measured, or what repeats a training?"] = answers
     measured = [column for column in columns.every.values() if columns.left_out.get(column.name) == "measured"]
-    rest = [c for c in (*columns.free, *measured) if c not in settings and c.whole and c.last not in MEASURED]
+    rest = [c for c in (*columns.free, *measured) if c not in settings and c.whole and c.last not in terms.MEASURED]
     rest = [column for column in rest if groups(column) > 1 and groups(*settings, column) == groups(*settings)]
     if rest and size is None:
         answers = [*({"size": column.name} for column in rest), {"ignore": names_of(rest)}]

@@ -33,9 +33,9 @@ from orchestrator.results.front import SEEDS
 from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.run_column import HIGHER, LOWER, PARTS, PROGRESS, RUN, SHARES, STOPPED, joined, names_of, state_of
-from orchestrator.review.run_columns import Call, Columns, Unclear, read_columns
-from orchestrator.review.trials_file import is_trials_file, read_trials
+from orchestrator.review.run_columns import Call, Columns, Unclear, joined, names_of, read_columns, state_of
+from orchestrator.review.terms import HIGHER, LOWER, PARTS, PROGRESS, RUN, SHARES, STOPPED
+from orchestrator.review.trials_file import OF_TRIAL, read_trials
 
 LARGE, BLOCKS, MOST = 100_000, 50, 20_000
 """From so many trainings on, each configuration has at most BLOCKS means of seeds in their place; the most configurations."""
@@ -64,7 +64,7 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
     """
     call, objectives = call or Call(), {"score": "maximize", SIZE: "minimize"}
     rows = _cleaned(read_rows(source) if isinstance(source, Path) else source)
-    if is_trials_file(rows.columns) and call == Call():
+    if {*OF_TRIAL, "metric.score"} <= rows.columns.keys() and call == Call():
         entries, read, lacks = read_trials(rows), ["trials of craft-sweeps export"], list[str]()
     else:
         _refuse_wide(rows, call)
@@ -158,14 +158,14 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[NDArray[np.int
     """
     if call.independent and columns.parts["task"]:
         raise DataError(f"{rows.source}: --independent: trainings on several tasks need a seed that says which belong together")
-    every, seeds, score = np.arange(len(rows)), columns.parts["seed"], columns.parts["score"][0].coded[0]
+    every, seeds, score = np.arange(len(rows)), columns.parts["seed"], columns.parts["score"][0].codes
     run = [column for column in columns.every.values() if column.last in RUN][:1]
     same = run or [column for column in columns.every.values() if column.last not in ("index", "number", "row", "unnamed_0")]
     equal = joined(seeds or same, every)
     repeat = (joined(run, every) if run else every) if call.independent else equal if seeds else equal * 0
     parts = np.array([joined(columns.parts["settings"], every), joined(columns.parts["task"], every), repeat])
-    settings = [column.known for column in columns.parts["settings"]] or [~columns.finished]
-    named = [every >= 0, *(column.numbers % 1 == 0 for column in seeds), *(column.known for column in columns.parts["task"])]
+    settings = [column.filled for column in columns.parts["settings"]] or [~columns.finished]
+    named = [every >= 0, *(column.numbers % 1 == 0 for column in seeds), *(column.filled for column in columns.parts["task"])]
     usable = columns.finished | (np.any(settings, axis=0) & np.all(named, axis=0))
     key = np.unique(parts, axis=1, return_inverse=True)[1].ravel()
     order = np.lexsort((every, ~columns.finished, key))
@@ -201,7 +201,7 @@ def _pooled(kept: NDArray[np.int64], parts: NDArray[np.int64], points: NDArray[n
 
 def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Unclear:
     """Returns the refusal of two rows of one configuration, task and seed, with what may distinguish them."""
-    differ = [column for column in columns.every.values() if column.coded[0][first] != column.coded[0][row]]
+    differ = [column for column in columns.every.values() if column.codes[first] != column.codes[row]]
     steps = [column for column in differ if column.last in PROGRESS]
     free = [column for column in differ if columns.left_out.get(column.name) in ("not in --by", "--ignore")]
     seeds = columns.parts["seed"]
@@ -262,19 +262,17 @@ def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict
         key: {title: value for title, column in zip(titles, chosen, strict=True) if (value := column.cell(row)) is not None}
         for key, row in firsts.items()
     }
-    for digits in (3, 10):
-        labels = {
-            key: ", ".join(
-                value
-                if isinstance(value, str)
-                else f"{title.replace('_', ' ')} {text(float(f'{value:.{digits}g}') if isinstance(value, float) else value)}"
-                for title, value in values.items()
-            )
-            or "none"
-            for key, values in settings.items()
-        }
-        if len({*labels.values()}) == len(labels):
-            break
+
+    def label(values: Mapping[str, Any], digits: int) -> str:
+        shown = {name: float(f"{value:.{digits}g}") if isinstance(value, float) else value for name, value in values.items()}
+        parts = (
+            value if isinstance(value, str) else f"{name.replace('_', ' ')} {text(value)}" for name, value in shown.items()
+        )
+        return ", ".join(parts) or "none"
+
+    labels = {key: label(values, 3) for key, values in settings.items()}
+    if len({*labels.values()}) < len(labels):
+        labels = {key: label(values, 10) for key, values in settings.items()}
     return settings, labels
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Self
 
+from pydantic import Field
 from rich.console import Console
 
 from craft.words import format_duration
@@ -27,20 +28,13 @@ FAILURES_SHOWN, RUNNING_SHOWN = 5, 8
 class Counts(Part):
     """How many trials are in which phase."""
 
-    total: int
-    """All that the session asks for by now. A searcher or further seeds may add more."""
-    waiting: int
-    """Those that have not begun, or wait to be continued."""
-    running: int
-    """Those that run."""
-    paused: int
-    """Those that wait for their turn at a rung."""
-    finished: int
-    """Those with a score."""
-    failed: int
-    """Those that failed."""
-    stopped: int
-    """Those that ended because they were never promoted, or because a person stopped them."""
+    total: int = Field(description="All that the session asks for by now. A searcher or further seeds may add more.")
+    waiting: int = Field(description="Those that have not begun, or wait to be continued.")
+    running: int = Field(description="Those that run.")
+    paused: int = Field(description="Those that wait for their turn at a rung.")
+    finished: int = Field(description="Those with a score.")
+    failed: int = Field(description="Those that failed.")
+    stopped: int = Field(description="Those that ended because they were never promoted, or because a person stopped them.")
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Self:
@@ -51,16 +45,11 @@ class Counts(Part):
 class TrialPart(Part):
     """A trial."""
 
-    trial: str
-    """Its key."""
-    configuration: str
-    """The id of its configuration."""
-    label: str
-    """The name of its configuration for people."""
-    task: str
-    """Its task."""
-    seed: int
-    """Its seed."""
+    trial: str = Field(description="Its key.")
+    configuration: str = Field(description="The id of its configuration.")
+    label: str = Field(description="The name of its configuration for people.")
+    task: str = Field(description="Its task.")
+    seed: int = Field(description="Its seed.")
 
     @classmethod
     def of(cls, entry: Entry, **fields: Any) -> Self:
@@ -74,16 +63,11 @@ class TrialPart(Part):
 class RunningPart(TrialPart):
     """A trial that runs."""
 
-    step: int
-    """Optimizer steps at its last evaluation. 0 before the first."""
-    total_steps: Count
-    """Optimizer steps of all its training. Null before its first evaluation."""
-    epoch: Number
-    """Passes over the training data at its last evaluation. Null before the first."""
-    search_score: Number
-    """The score of its last evaluation, in points, on the split that may choose."""
-    seconds: Number
-    """Seconds since it started, or was continued."""
+    step: int = Field(description="Optimizer steps at its last evaluation. 0 before the first.")
+    total_steps: Count = Field(description="Optimizer steps of all its training. Null before its first evaluation.")
+    epoch: Number = Field(description="Passes over the training data at its last evaluation. Null before the first.")
+    search_score: Number = Field(description="The score of its last evaluation, in points, on the split that may choose.")
+    seconds: Number = Field(description="Seconds since it started, or was continued.")
 
     @property
     def share(self) -> float:
@@ -101,10 +85,8 @@ class RunningPart(TrialPart):
 class FailedPart(TrialPart):
     """A trial that has failed."""
 
-    reason: str
-    """Why."""
-    retryable: bool
-    """Whether the machine was at fault, so that the next session runs it again."""
+    reason: str = Field(description="Why.")
+    retryable: bool = Field(description="Whether the machine was at fault, so that the next session runs it again.")
 
     @property
     def line(self) -> str:
@@ -115,84 +97,59 @@ class FailedPart(TrialPart):
 class DriverPart(Part):
     """The process that drives the sweep."""
 
-    alive: bool | None
-    """Whether it runs. Null where that is not known: it is on another machine."""
-    process: Count
-    """Its number. Null without a driver."""
-    machine: str | None
-    """The name of its machine. Null without a driver."""
+    alive: bool | None = Field(description="Whether it runs. Null where that is not known: it is on another machine.")
+    process: Count = Field(description="Its number. Null without a driver.")
+    machine: str | None = Field(description="The name of its machine. Null without a driver.")
 
 
 class BudgetPart(Part):
     """The limits of the sweep."""
 
-    trials: Count
-    """The most trials. Null without that limit."""
-    wall_clock_seconds: Number
-    """The most seconds of one session. Null without that limit."""
-    seconds_left: Number
-    """Seconds until the session reaches that. Null if none runs, or without a limit."""
+    trials: Count = Field(description="The most trials. Null without that limit.")
+    wall_clock_seconds: Number = Field(description="The most seconds of one session. Null without that limit.")
+    seconds_left: Number = Field(description="Seconds until the session reaches that. Null if none runs, or without a limit.")
 
 
 class EndPart(Part):
     """How the last session ended."""
 
-    status: str
-    """`finished`, `failed` or `interrupted`."""
-    time: float
-    """When, in seconds since 1970."""
-    seconds: Number
-    """How long the session was, in seconds."""
+    status: str = Field(description="`finished`, `failed` or `interrupted`.")
+    time: float = Field(description="When, in seconds since 1970.")
+    seconds: Number = Field(description="How long the session was, in seconds.")
 
 
 class Progress(Report):
     """How far a sweep is."""
 
-    report: Literal["status"] = "status"
-    """The kind of this report."""
-    sweep: str
-    """The sweep's name."""
-    folder: str = ""
-    """Its folder."""
-    phase: Phase
-    """`empty`: nothing is on record. `running`: a driver runs it, or ran when it last reported from another machine. `lost`:
-    its driver is gone without an end. `finished`, `failed`, `interrupted`: how its last session ended."""
-    driver: DriverPart
-    """The process that drives it. While it prepares or ends a session, no phase says so."""
-    started: Number
-    """The start of the present or last session, in seconds since 1970."""
-    updated: Number
-    """The last entry of its log that has a time here, in seconds since 1970."""
-    ended: EndPart | None
-    """How the last session ended. Null while one runs, or if it was lost."""
-    seconds_passed: Number
-    """Seconds of the present or last session."""
-    seconds_left: Number
-    """Seconds until the sweep ends, as far as that can be said. Null if not running."""
-    doing: str
-    """What the running trials do."""
-    paused_by: str | None
-    """Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."""
-    trainings: Counts
-    """The trials that are trained."""
-    trainings_planned: Count
-    """How many trainings there will be, as far as is known. Null if it is not."""
-    trials: Counts
-    """All trials, with those whose adapters are cut from a training's."""
-    refused: int
-    """Configurations that break a constraint and are not trained."""
-    running: list[RunningPart]
-    """The trials that run."""
-    failed: list[FailedPart]
-    """The trials that have failed, cuts aside that failed with their training."""
-    budget: BudgetPart
-    """The limits at which the sweep ends before its plan does."""
-    added: list[str]
-    """What `search.until` has added, in order: what runs, and for what."""
-    answer: Answer | None = None
-    """The answer so far, or in `kind` why there is none. Null before a session has begun."""
-    next: Sequence[Command] = ()
-    """What can be done next."""
+    report: Literal["status"] = Field("status", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    folder: str = Field("", description="Its folder.")
+    phase: Phase = Field(
+        description="`empty`: nothing is on record. `running`: a driver runs it, or ran when it last reported from another "
+        "machine. `lost`: its driver is gone without an end. `finished`, `failed`, `interrupted`: how its last session ended."
+    )
+    driver: DriverPart = Field(description="The process that drives it. While it prepares or ends a session, no phase says so.")
+    started: Number = Field(description="The start of the present or last session, in seconds since 1970.")
+    updated: Number = Field(description="The last entry of its log that has a time here, in seconds since 1970.")
+    ended: EndPart | None = Field(description="How the last session ended. Null while one runs, or if it was lost.")
+    seconds_passed: Number = Field(description="Seconds of the present or last session.")
+    seconds_left: Number = Field(description="Seconds until the sweep ends, as far as that can be said. Null if not running.")
+    doing: str = Field(description="What the running trials do.")
+    paused_by: str | None = Field(
+        description="Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."
+    )
+    trainings: Counts = Field(description="The trials that are trained.")
+    trainings_planned: Count = Field(description="How many trainings there will be, as far as is known. Null if it is not.")
+    trials: Counts = Field(description="All trials, with those whose adapters are cut from a training's.")
+    refused: int = Field(description="Configurations that break a constraint and are not trained.")
+    running: list[RunningPart] = Field(description="The trials that run.")
+    failed: list[FailedPart] = Field(description="The trials that have failed, cuts aside that failed with their training.")
+    budget: BudgetPart = Field(description="The limits at which the sweep ends before its plan does.")
+    added: list[str] = Field(description="What `search.until` has added, in order: what runs, and for what.")
+    answer: Answer | None = Field(
+        None, description="The answer so far, or in `kind` why there is none. Null before a session has begun."
+    )
+    next: Sequence[Command] = Field((), description="What can be done next.")
 
     @property
     def to_come(self) -> int:

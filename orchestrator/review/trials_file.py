@@ -18,10 +18,10 @@ from craft.results import METRIC, POSITIVE
 from craft.scoring.predictions import CREDITS, SEARCH_CREDITS
 from craft.tasks.files import DataError, Rows
 from craft.words import printable
-from orchestrator.plan.trial import Trial, TrialResult, Why
+from orchestrator.plan.trial import Reason, Trial, TrialResult, Why
 from orchestrator.results.report import Report
 from orchestrator.results.summary import GUESSING, Entry
-from orchestrator.review.run_column import has_value
+from orchestrator.review.run_columns import has_value
 from orchestrator.tools.filling import write_table
 
 TRIALS_FILE = "trials.csv"
@@ -34,6 +34,10 @@ FACTS = (
 """What a record says of a trial that means something elsewhere."""
 
 
+REASONS: dict[str, Reason] = {"serves": "source", "tunes": "candidate", "added": "added", "transferred": "transferred"}
+"""Why there is a trial, by the column that says it."""
+
+
 def write_trials(entries: Iterable[Entry], file: Path) -> int:
     """Writes the trials among `entries` that have ended to `file`, whole or not at all, and returns how many they are."""
     trials = [cells_of(entry, entry.result) for entry in entries if entry.result]
@@ -43,11 +47,6 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
     names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))
     write_table(file, rows, names)
     return len(rows)
-
-
-def is_trials_file(columns: Iterable[str]) -> bool:
-    """Returns whether a table with these columns is one of trials."""
-    return {*OF_TRIAL, "metric.score"} <= {*columns}
 
 
 def read_trials(rows: Rows) -> list[Entry]:
@@ -69,11 +68,8 @@ def _entry(cells: Mapping[str, Any]) -> Entry:
 
     numbers = {"metrics": group("metric."), "counts": group("count."), "facts": group("fact.")}
     fields = {"status": "finished"} | {name: cells[name] for name in ("key", *OF_RESULT) if name in cells} | numbers
-    parameters, why = group("parameter."), Why()
-    why = Why("transferred", cells["transferred"]) if "transferred" in cells else why
-    why = Why("added", cells["added"]) if "added" in cells else why
-    why = Why("candidate", cells["tunes"]) if "tunes" in cells else why
-    why = Why("source", cells["serves"]) if "serves" in cells else why
+    parameters = group("parameter.")
+    why = next((Why(reason, cells[name]) for name, reason in REASONS.items() if name in cells), Why())
     why = Why("cut", parameters["cut_from"], why) if "cut_from" in parameters else why
     trial = Trial(**{name: cells[name] for name in OF_TRIAL}, parameters=parameters, why=why)
     return Entry(trial, TrialResult.from_json(fields), "ended", begun=True, wave=int(cells.get("wave", 0)))

@@ -26,13 +26,22 @@ from craft.words import percent, plural
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.trial import PlannedTrial, jobs_of
-from orchestrator.plan.tuning import Family, Tried, best_of, choose, families_of, rates_words, to_try
+from orchestrator.plan.tuning import Family, Tried, best_of, budget_of, choose, families_of, to_try
 from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import SEEDS, above_guessing, leaders, mark_front
 from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
-from orchestrator.results.next_settings import another_size, rate_end
-from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, pace_of, steps
+from orchestrator.results.step import (
+    FACTORS,
+    LEAST_PROBABILITY,
+    Step,
+    another_size,
+    describe_price,
+    describe_seeds,
+    pace_of,
+    rate_end,
+    steps,
+)
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import SEARCH_SCORE, Staged, Stages, Strategy, added, after, build, entries_of
@@ -143,7 +152,8 @@ class _Tried:
         """Returns how many trainings looked for rates, and where ranks need different ones; empty if all were tried."""
         if not any(family.later for family in self._families):
             return ""
-        line, far = f"rates: {rates_words(self._plan.sweep, self._families, self._tuning)}", list[str]()
+        every, far = budget_of(self._plan.sweep, self._families)[1], list[str]()
+        line = f"rates: {self._tuning} trainings instead of {every}"
         families = [family for family in self._families if family.ends]
         for family in families:
             for task, rows in self._rates(family).items():

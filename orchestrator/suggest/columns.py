@@ -121,9 +121,9 @@ def _answers(rows: Rows, text: tuple[str, ...]) -> dict[str, Any]:
 
 def _texts(rows: Rows, label: str, notes: list[str]) -> tuple[str, ...]:
     """Finds the columns of text: most of their cells have several words, and they do not tell the label."""
-    words = [name for name, cells in rows.columns.items() if name != label and sum(map(_is_text, cells)) > FREE * len(cells)]
-    answers = {name: example for name in words if (example := _tells(rows.column(name), rows.column(label)))}
-    texts = [name for name in words if name not in answers]
+    worded = [name for name, cells in rows.columns.items() if name != label and sum(map(_is_text, cells)) > FREE * len(cells)]
+    answers = {name: example for name in worded if (example := _tells(rows.column(name), rows.column(label)))}
+    texts = [name for name in worded if name not in answers]
     for name, example in answers.items():
         notes.append(
             f"Left out: column {name}, because it tells the label: each of its values has one label ({example}). "

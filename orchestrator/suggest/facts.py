@@ -189,12 +189,12 @@ def measure_machine(run: RunSpec) -> Machine:
     with suppress(OSError, ValueError):  # what is missing is named by the probe
         fetch_weights(resolve_model(run.model, run.revision), run.revision)
     gpus, memory = usable_gpus(), device_memory()
-    room = memory - (CONTEXT_BYTES if gpus else PROCESS_BYTES)
+    free = memory - (CONTEXT_BYTES if gpus else PROCESS_BYTES)
     training = run.training.model_copy(update={"precision": "bf16-mixed"} if gpus else {})
-    while estimated_memory(run.model_copy(update={"training": training})) > room:
+    while estimated_memory(run.model_copy(update={"training": training})) > free:
         smaller = training.in_smaller_batches()
         if smaller is None and training.gradient_checkpointing:
-            raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(room)} of this machine")
+            raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(free)} of this machine")
         training = smaller or training.model_copy(update={"gradient_checkpointing": True})
     run = run.model_copy(update={"training": training})
     step = estimated_memory(run)

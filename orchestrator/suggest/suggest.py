@@ -3,7 +3,10 @@
 rows   ->  kind of task, lengths, classes, splits       (columns, facts)
 model  ->  layers, projections; batch that fits         (facts)
 probe  ->  seconds of a start, a step, a scored row     (craft.trainer.probe, as in `plan`)
-hours  ->  the stages that fit, and longer trainings    (design)  ->  suggested.yaml.jinja, filled so that `plan` passes
+hours  ->  the stages that fit, and longer trainings    ->  suggested.yaml.jinja, filled so that `plan` passes
+
+Each stage of STAGES adds one thing to those before it. The sweep that fits some hours has the stages up to the first that does
+not fit. What is left of the hours then goes into more steps of every training, since the best evaluation is kept.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +25,8 @@ import jinja2
 import yaml
 from pydantic import Field
 
+from craft.methods import find_method
+from craft.methods.method import starting_rate
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -33,7 +39,6 @@ from orchestrator.results.power import power_lines
 from orchestrator.results.report import Number, Report
 from orchestrator.review.prospect import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
-from orchestrator.suggest.design import Bounds, Design
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.plain_yaml import YamlPath
@@ -48,23 +53,6 @@ DECOMPOSE = 4e-10
 WIDTH = 130
 NAMED = 4
 """So many stages that are left out are named with their price."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A sweep file, and the facts that it rests on.
-
-    Attributes:
-        left_out: what more hours would add, with the seconds that the sweep would then take.
-    """
-
-    text: str
-    data: DataFacts
-    model: ModelFacts
-    machine: Machine
-    design: Design
-    seconds: float
-    left_out: tuple[tuple[str, float], ...]
 
 
 def suggest(
@@ -97,16 +85,16 @@ def suggest(
     timed = {"model": model, "task": f"custom/{name}", "method": "lora", "training": training}
     machine = measure_machine(RunSpec.model_validate(timed | {"data": facts.settings.model_dump()}))
     bounds = Bounds(facts, layers, machine.batch)
-    sweep = _Sweep(model, bounds, machine, hours)
-    room, best, left_out = SHARE * 3600 * hours, None, list[tuple[str, float]]()
+    least = Suggestion(model, hours, bounds, machine)
+    limit, best, left_out = SHARE * 3600 * hours, None, list[tuple[str, float]]()
     for added, design in bounds.stages():
-        planned = sweep.plan(design)
-        if left_out or planned.seconds > room:
-            left_out.append((added, planned.seconds))
+        larger = replace(least, design=design)
+        if left_out or larger.seconds > limit:
+            left_out.append((added, larger.seconds))
             if best is None or len(left_out) == NAMED:
                 break
         else:
-            best = planned
+            best = larger
     if best is None:
         ((added, seconds),) = left_out
         raise ValueError(
@@ -115,87 +103,206 @@ def suggest(
         )
     more = bounds.longer(best.design)
     while more:
-        planned = sweep.plan(more[len(more) // 2])
-        fits = planned.seconds <= room
-        best, more = (planned, more[len(more) // 2 + 1 :]) if fits else (best, more[: len(more) // 2])
-    return Suggestion(sweep.file(best, left_out), facts, layers, machine, best.design, best.seconds, tuple(left_out))
+        middle = len(more) // 2
+        longer = replace(least, design=more[middle])
+        best, more = (longer, more[middle + 1 :]) if longer.seconds <= limit else (best, more[:middle])
+    return replace(best, left_out=tuple(left_out))
+
+
+MOST = 10**9
+PASSES, STEPS = 3, 400
+"""A training of so many passes, and of so many steps, comes before other rates and methods (docs/own-data.md)."""
+MOST_PASSES, ENOUGH_PASSES, ENOUGH_STEPS = 20, 6, 1000
+"""No training has more passes than the first. From the second on, more hardly help once there are so many steps."""
+METHODS = {"lora": "LoRA", "everywhere": "LoRA on all projections", "ia3": "(IA)³", "craft": "CRAFT"}
+"""The methods in the order in which they are tried, besides the head alone."""
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """A design with its plan, the work of each block, and the seconds that all of it takes."""
+class Design:
+    """A sweep in numbers.
 
-    design: Design
-    plan: Plan
-    work: Mapping[YamlPath, Work]
-    seconds: float
+    Attributes:
+        scored, searched: rows of the reported and of the search split.
+        sizes: adapters of each training, with its cuts.
+    """
+
+    steps: int = 60
+    scored: int = 300
+    searched: int = 200
+    sizes: int = 3
+    rates: int = 1
+    methods: int = 1
+    seeds: int = 1
+    ranks: int = 1
+
+
+SMALLEST = Design()
+STAGES: tuple[tuple[str, dict[str, int]], ...] = (
+    ("the head alone and LoRA, {steps} steps", {}),
+    ("a pass over the rows", {"steps": 1}),
+    ("{steps:,} steps", {"steps": PASSES}),
+    ("{scored:,} scored rows", {"scored": 1000}),
+    ("3 learning rates, tuned by a seed that is not reported", {"rates": 3}),
+    ("{method}", {"methods": 2}),
+    ("{method}", {"methods": 3}),
+    ("{method}", {"methods": 4}),
+    ("2 seeds", {"seeds": 2}),
+    ("3 seeds, which show what another seed changes", {"seeds": 3}),
+    ("4 sizes of each adapter", {"sizes": 4}),
+    ("{scored:,} scored rows", {"scored": 4000, "searched": 500}),
+    ("5 learning rates", {"rates": 5}),
+    ("5 seeds", {"seeds": 5}),
+    ("3 ranks of LoRA and CRAFT, the rate of the middle one transferred to the others", {"ranks": 3}),
+    ("{scored:,} scored rows", {"scored": MOST, "searched": 2000}),
+    ("{steps:,} steps", {"steps": MOST}),
+)
+"""What is added, and the numbers that change; `steps` are passes here."""
 
 
 @dataclass(frozen=True)
-class _Sweep:
-    """What all designs for some hours have in common: plans a design, and writes its file."""
+class Bounds:
+    """What the rows, the model and the rows of a step allow."""
+
+    data: DataFacts
+    model: ModelFacts
+    batch: int
+
+    @property
+    def epoch(self) -> int:
+        """Steps of one pass."""
+        return math.ceil(self.data.train / self.batch)
+
+    @property
+    def most_passes(self) -> int:
+        return max(ENOUGH_PASSES, min(MOST_PASSES, ENOUGH_STEPS // self.epoch))
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods for which the model has the projections."""
+        has = {"everywhere": len(self.model.projections) > 4, "ia3": {"k", "v", "down"} <= {*self.model.projections}}
+        return [method for method in METHODS if has.get(method, True)]
+
+    def stages(self) -> Iterator[tuple[str, Design]]:
+        """Yields what each stage adds and the design so far, without the stages that change nothing here."""
+        design, previous, steps = Design(), None, min(Design.steps, self.epoch * self.most_passes)
+        for title, changes in STAGES:
+            design = replace(design, **changes)
+            steps = max(steps, self._steps(changes.get("steps", 0)))
+            bounded = replace(
+                design,
+                steps=steps,
+                scored=min(design.scored, self.data.reported),
+                searched=min(design.searched, self.data.search),
+                methods=min(design.methods, len(self.methods)),
+            )
+            if bounded != previous:
+                method = METHODS[self.methods[bounded.methods - 1]]
+                yield title.format(steps=bounded.steps, scored=bounded.scored, method=method), bounded
+            previous = bounded
+
+    def _steps(self, passes: int) -> int:
+        """Returns the steps of so many passes, or of the least number of passes for STEPS, if these are not too many."""
+        least = math.ceil(STEPS / self.epoch) if passes >= PASSES else 0
+        return self.epoch * min(max(passes, least), self.most_passes)
+
+    def longer(self, design: Design) -> list[Design]:
+        """Returns the design with more and more steps: by tens up to a pass, by half passes from there on."""
+        tens, halves = range(10 * (design.steps // 10 + 1), self.epoch, 10), range(2, 2 * self.most_passes + 1)
+        steps = [*tens, *(math.ceil(self.epoch * count / 2) for count in halves)]
+        return [replace(design, steps=count) for count in steps if count > design.steps]
+
+    def rates(self, design: Design, method: str = "lora") -> list[float]:
+        """Returns learning rates around that at which `method` begins, each twice the one before."""
+        row = find_method(method)
+        usual = starting_rate(row, row.parameters(), self.model.hidden)
+        return [float(f"{usual * 2.0**power:.0e}") for power in range(-(design.rates // 2), design.rates // 2 + 1)]
+
+    def lora_ranks(self, design: Design) -> list[int]:
+        ranks = [2, 8, 32] if design.ranks > 1 else [8]
+        return [rank for rank in ranks if rank <= self.model.least // 2] or [max(1, self.model.least // 2)]
+
+    def craft_ranks(self, design: Design) -> list[list[Any]]:
+        """Returns ranks of CRAFT; the usual one is at most a fourth of the smallest side, so that little is trained."""
+        usual = max((rank for rank in (4, 8, 16, 32, 64) if rank <= self.model.least // 4), default=4)
+        return [["all", rank, rank] for rank in ([usual // 2, usual, 2 * usual] if design.ranks > 1 else [usual])]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A sweep for some hours, and the facts that it rests on.
+
+    Attributes:
+        left_out: what more hours would add, with the seconds that the sweep would then take.
+    """
 
     model: str
+    hours: float
     bounds: Bounds
     machine: Machine
-    hours: float
+    design: Design = SMALLEST
+    left_out: tuple[tuple[str, float], ...] = ()
 
-    def plan(self, design: Design) -> _Planned:
+    @cached_property
+    def plan(self) -> Plan:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "suggested.yaml"
-            file.write_text(self._render(design), encoding="utf-8")
-            plan = make_plan(load_sweep(file))
-        work = count_work(plan)
-        return _Planned(design, plan, work, self._seconds(work, plan))
+            file.write_text(self._render(), encoding="utf-8")
+            return make_plan(load_sweep(file))
 
-    def _seconds(self, work: Mapping[YamlPath, Work], plan: Plan) -> float:
-        """Returns the seconds of the whole session, of `count_work`: the longest training may be the last to start, and run
-        alone; the head is fitted once."""
+    @cached_property
+    def work(self) -> Mapping[YamlPath, Work]:
+        """The work of each method block."""
+        return count_work(self.plan)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the whole session: the longest training may be the last to start, and run alone; the head is fitted
+        once."""
         from craft.trainer.head_start import MOST_EXAMPLES
 
-        data, facts, speed = self.bounds.data, self.bounds.model, self.machine.speed
-        at_once = trainings_at_once(plan)
-        last = (1 - 1 / at_once) * max(part.seconds(speed) / part.trainings for part in work.values())
+        data, model, speed = self.bounds.data, self.bounds.model, self.machine.speed
+        at_once = trainings_at_once(self.plan)
+        last = (1 - 1 / at_once) * max(part.seconds(speed) / part.trainings for part in self.work.values())
         head = min(data.train, MOST_EXAMPLES) * speed.example if data.kind != "generation" else 0.0
-        craft = any(run.method == "craft" for run in plan.trained)
-        decompose = DECOMPOSE * 4 * facts.layers * facts.hidden**3 if craft else 0.0
-        return SESSION + head + decompose + seconds_of(sum(work.values(), Work()), speed, at_once) + last
+        craft = any(run.method == "craft" for run in self.plan.trained)
+        decompose = DECOMPOSE * 4 * model.layers * model.hidden**3 if craft else 0.0
+        return SESSION + head + decompose + seconds_of(sum(self.work.values(), Work()), speed, at_once) + last
 
-    def file(self, planned: _Planned, left_out: Sequence[tuple[str, float]]) -> str:
-        at_once, sweep = trainings_at_once(planned.plan), planned.plan.sweep
-        every, costs = sum(planned.work.values(), Work()), iter(planned.work.values())
-        tuning = budget_of(sweep, planned.plan.families)[0] if sweep.tunes else 0
+    @property
+    def text(self) -> str:
+        """The sweep file, with what each of its parts costs."""
+        at_once, sweep = trainings_at_once(self.plan), self.plan.sweep
+        every, costs = sum(self.work.values(), Work()), iter(self.work.values())
+        tuning = budget_of(sweep, self.plan.families)[0] if sweep.tunes else 0
         each = (every.trainings - tuning) / len(sweep.reported_seeds)
-        examples = {sweep.task_names[0]: (self.bounds.data.train, planned.design.scored)}
+        examples = {sweep.task_names[0]: (self.bounds.data.train, self.design.scored)}
 
         def price(work: Work, unit: str = "") -> str:
             count = f"{work.trainings:.0f} {plural(round(work.trainings), 'training')}{unit}"
             return f": {count}, {_duration(seconds_of(work, self.machine.speed, at_once))}"
 
         return self._render(
-            planned.design,
-            seconds=planned.seconds,
-            left_out="; ".join(f"{added} ({_duration(seconds / SHARE)})" for added, seconds in left_out),
+            seconds=self.seconds,
+            left_out="; ".join(f"{added} ({_duration(seconds / SHARE)})" for added, seconds in self.left_out),
             seed_cost=price(every * (each / every.trainings), " a seed"),
             tuning_cost=price(every * (tuning / every.trainings)),
-            power=next(power_lines(planned.plan, examples, []), ""),
+            power=next(power_lines(self.plan, examples, []), ""),
             cost=lambda: price(next(costs)),
         )
 
-    def _render(self, design: Design, cost: Callable[[], str] = str, **costs: Any) -> str:
+    def _render(self, cost: Callable[[], str] = str, **costs: Any) -> str:
         data, training = self.bounds.data, self.machine.training
         settings = training.model_dump(mode="json", exclude_defaults=True, exclude={"max_length"})
         classes = sorted(data.classes.items(), key=lambda item: -item[1])
-        methods = self.bounds.methods[: design.methods]
         return _TEMPLATE.render(
-            {"seconds": 0.0, "left_out": "", "seed_cost": "", "tuning_cost": "", "power": ""} | costs,
-            **{"model": self.model, "data": data, "facts": self.bounds.model, "machine": self.machine, "design": design},
-            **{"hours": self.hours, "wall_clock": max(1, round(3600 * self.hours - SESSION))},
-            **{"bounds": self.bounds, "methods": methods, "epoch": self.bounds.epoch, "cost": cost},
+            vars(self) | {"seconds": 0.0, "left_out": "", "seed_cost": "", "tuning_cost": "", "power": ""} | costs,
+            cost=cost,
+            wall_clock=max(1, round(3600 * self.hours - SESSION)),
             classes=list_some([f"{label} {count}" for label, count in classes], 8),
             task=data.custom_task.model_dump(mode="json", exclude_defaults=True),
             training=settings | {"batch_size": training.batch_size},
-            until=", until: answered" if design.seeds >= SEEDS else "",
+            until=", until: answered" if self.design.seeds >= SEEDS else "",
         )
 
 

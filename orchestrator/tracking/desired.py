@@ -3,7 +3,7 @@
     log.jsonl --> LogFollower (State) --> Desired --> DesiredRun
 
 `orchestrator.review.desired_runs` is the `Desired` of sweeps. The first constants are the names of tags that a sweep's runs
-have in MLflow: `orchestrator.review.desired_run` writes them, all others read them.
+have in MLflow: it writes them, all others read them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 fails first.
 
 pyproject.toml admits only versions of MLflow with which these names were tried. The state of its page's saved views is in
-`orchestrator.review.desired_runs`.
+`orchestrator.review.saved_views`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
     assert result.front["on_front"].tolist() == [True, True]
     assert sorted(result.trials["metric.score"]) == [79.0, 81.5, 85.0, 86.0]
     assert (result.best().label, result.best(under=150).label) == ("LoRA r2", "LoRA r1")
-    assert result.compare(result, "LoRA r1", "LoRA r2").comparison.difference.mean == pytest.approx(80.25 - 85.5)
+    assert result.compare(result, "LoRA r1", "LoRA r2").difference.value == pytest.approx(80.25 - 85.5)
     with pytest.raises(ValueError, match="with itself"):
         result.compare(result)
     (folder,) = result.pick("LoRA r2").save(tmp_path / "saved")

@@ -17,7 +17,6 @@ from craft.audit.verdict import Answers, compare_answers
 from craft.scoring.predictions import credits_of, write_predictions
 from orchestrator.commands.app import main
 from orchestrator.plan.trial import Trial, TrialResult
-from orchestrator.results.intervals import Comparison
 from orchestrator.results.summary import Entry
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.comparing import compare_sweeps
@@ -156,21 +155,24 @@ def test_the_luck_of_tuning_is_in_the_difference_of_tuned_configurations(
     record(tmp_path / "new", {"LoRA r1": (100, over_seeds(*NEW))}, seeds=FOUR)
     record(tmp_path / "old", {"LoRA r8": (90, over_seeds(*OLD)), "LoRA r9": (100, over_seeds(*OLD))}, seeds=FOUR)
 
-    def compared(source: str | None, luck: float) -> Comparison:
+    def compared(source: str | None, luck: float) -> tuple[float, str]:
         tuning = Tuning(4, lucks={"toy/sentiment": luck})
         sides = [read_folder(tmp_path / name) for name in ("new", "old")]
         for each in sides:
             rows = [replace(row, tuning=tuning, source=source) for row in each.summaries]
             each.__dict__["summaries"] = rows
-        return compare_sweeps(*sides, *(each.summaries[-1].configuration for each in sides)).comparison
+        report = compare_sweeps(*sides, *(each.summaries[-1].configuration for each in sides))
+        assert report.difference.low is not None
+        assert report.difference.high is not None
+        return (report.difference.high - report.difference.low) / 2, report.over
 
     low, high = stats.ttest_rel(NEW, OLD).confidence_interval(0.95)
     tuned, cuts = compared(None, 2.0), compared("whole", 2.0)
-    assert cuts.difference.half == pytest.approx((high - low) / 2)
+    assert cuts[0] == pytest.approx((high - low) / 2)
     of_seeds = ((high - low) / 2 / stats.t.ppf(0.975, 3)) ** 2
     degrees = 3 * ((of_seeds + 4) / of_seeds) ** 2  # Satterthwaite's: the luck is known
-    assert tuned.difference.half == pytest.approx(stats.t.ppf(0.975, degrees) * np.sqrt(of_seeds + 4))
-    assert (tuned.over, cuts.over) == ("on these examples, tuning included", "on these examples")
+    assert tuned[0] == pytest.approx(stats.t.ppf(0.975, degrees) * np.sqrt(of_seeds + 4))
+    assert (tuned[1], cuts[1]) == ("on these examples, tuning included", "on these examples")
 
 
 def test_trials_are_one_csv_that_names_no_place(tmp_path: Path) -> None:

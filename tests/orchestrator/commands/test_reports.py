@@ -27,7 +27,7 @@ from orchestrator.record.state import State
 from orchestrator.results.report import Report
 from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.review.prospect import look_ahead, plan_report
+from orchestrator.review.prospect import look_ahead
 from orchestrator.tools.signals import SIGNALS
 from tests.craft.audit.plain_folders import CONFIGS, rows, saved
 from tests.orchestrator.conftest import Cli
@@ -102,9 +102,8 @@ PLANS = {
 def test_a_plan_has_the_counts_of_the_table(tmp_path: Path, name: str) -> None:
     text, trainings, configurations = PLANS[name]
     plan = count(toy_sweep(tmp_path, text), lambda run: rank(run) if "rank" in run.parameters else 128)
-    steps = {row.id: 30 for row in plan.trained}
-    report = checked(plan_report(plan, steps, lines=[("scored on 100 examples", "")]))
-    shown = printed(lambda console: print_plan(plan, console, steps))
+    made = look_ahead(plan, elsewhere=True)
+    report, shown = checked(made), printed(lambda console: print_plan(plan, console, made.steps, lines=made.lines))
     assert (report["trainings"], len(report["configurations"])) == (trainings, configurations)
     for row in report["configurations"]:
         line = next(line for line in shown.splitlines() if row["configuration"] in line)
@@ -126,7 +125,6 @@ def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
     assert (left["ended"], left["optimizer_steps_left"]) == (1, left["optimizer_steps"] * 3 / 4)
     assert "1 of 4 trainings have ended already" in left["notes"]
     assert left["seconds"] is None
-    assert checked(plan_report(plan, {}))["optimizer_steps"] is None
 
 
 def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:

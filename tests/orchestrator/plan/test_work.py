@@ -133,7 +133,7 @@ def test_it_is_planned_and_prepared(here: Path) -> None:
     assert lora.counts.trainable_parameters == layers * 2 * ((width + keys) + (width + inner))
     matrices, norms = 1 + 7 * layers, 1 + 2 * layers
     assert f"weights dequantized from GGUF (tensors: Q4_0 {matrices}, F32 {norms})" in printed(
-        lambda console: print_plan(plan, console)
+        lambda console: print_plan(plan, console, {})
     )
 
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -14,7 +14,7 @@ from dashboards.panels.table import data
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount, unit_of
 from orchestrator.results.summary import summarize_entries
-from orchestrator.review.desired_run import desired_configuration
+from orchestrator.review.desired_runs import desired_configuration
 from orchestrator.review.front_report import front_report, row_model
 from orchestrator.review.front_tables import front_columns, latex, markdown, metric_column, terminal_table, write_csv
 from orchestrator.review.past_sweep import read_folder

@@ -19,7 +19,7 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.trial import PlannedTrial, TrialResult, Why
 from orchestrator.record.state import Entry
-from orchestrator.results.front import judge, knee, mark_front, not_shown_to_beat_head
+from orchestrator.results.front import knee, mark_front, not_shown_to_beat_head, pareto_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_picture import LABELS, draw
@@ -253,7 +253,8 @@ def drawn(points: list[str], half: float | None = None, possible: str = "") -> t
         named = {"configuration": str(place), "method": method, "label": method, "metric": "accuracy"}
         found.append(replace(any_one, metrics=metrics, counts={"trainable_parameters": float(size)}, **named))
     values = [[one.value(name) for name in OBJECTIVES] for one in found]
-    front = judge([one.configuration for one in found], values, OBJECTIVES).on_front
+    members = pareto_front(values, list(OBJECTIVES.values()))
+    front = {one.configuration for one, member in zip(found, members, strict=True) if member}
     marked = [replace(one, on_front=one.configuration in front, may_be_on_front=one.method == possible) for one in found]
     return draw(marked, OBJECTIVES, "front"), front
 

@@ -102,7 +102,7 @@ def sweep(folder: Path, model: str, more: str = LETTERS, tasks: str = "custom/t"
 
 
 def lines_of(file: Path) -> list[str]:
-    return [line for line, _ in data_lines(make_plan(load_sweep(file)))]
+    return [str(line) for line in data_lines(make_plan(load_sweep(file)))]
 
 
 def test_classes_doubts_and_tokens_are_printed(here: Path, tiny_bert: str, cli: Cli) -> None:

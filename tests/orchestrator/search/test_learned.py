@@ -186,7 +186,7 @@ def test_a_point_that_cannot_be_built_has_failed_and_another_is_drawn(tmp_path: 
         return Counts(size(run), 2, 10_000, 0)
 
     plan = plan_of(tmp_path)
-    plan.planner.cost.counter = fails
+    plan.planner.counter = fails
     state = run(strategy := tpe(plan))
     drawn = zip(strategy.draws(state), state.proposals, strict=True)
     broken = [draw for draw, proposal in drawn if (proposal.verdict or "").startswith("cannot be built")]

@@ -18,9 +18,8 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu
 from orchestrator.plan.work import Work, count_work
 from orchestrator.suggest.columns import columns_of, kind_of
-from orchestrator.suggest.design import Bounds, Design
 from orchestrator.suggest.facts import PROCESS_BYTES, DataFacts, Machine, ModelFacts, describe_model, measure_machine
-from orchestrator.suggest.suggest import suggest
+from orchestrator.suggest.suggest import Bounds, Design, suggest
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
 
@@ -101,7 +100,7 @@ def test_more_hours_never_give_less_work_and_say_what_is_left_out(write: Callabl
         work = sum(count_work(make_plan(load_sweep("sweep.yaml"))).values(), Work())
         assert suggestion.seconds <= 3600 * hours
         assert work.trainings >= before.trainings
-        longer = Bounds(suggestion.data, suggestion.model, suggestion.machine.batch).longer(suggestion.design)
+        longer = suggestion.bounds.longer(suggestion.design)
         used = suggestion.seconds >= 0.6 * 3600 * hours
         assert used or not longer or not suggestion.left_out, "the hours are used, but for more passes than help"
         assert ("Left out" in suggestion.text) == bool(suggestion.left_out)
@@ -129,7 +128,7 @@ def test_a_validation_file_is_scored_and_equal_texts_of_both_are_named(write: Ca
         "body,queue\n" + "".join(f"{LETTERS[row % 4]} {row},{QUEUES[row % 4]}\n" for row in range(200, 320))
     )
     suggestion = suggest(tiny_bert, data, "queue", hours=1, validation="dev.csv")
-    assert suggestion.data.reported == 120
+    assert suggestion.bounds.data.reported == 120
     assert "validation: dev.csv" in suggestion.text
     assert "reported:" not in suggestion.text
     assert "40 of 120 reported rows are training rows too" in suggestion.text

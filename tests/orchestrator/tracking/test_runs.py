@@ -18,8 +18,8 @@ from orchestrator.plan.trial import Why
 from orchestrator.record.events import Paused
 from orchestrator.record.manifest import origin
 from orchestrator.results.probabilities import P_ENOUGH, P_FRONT
-from orchestrator.review.desired_run import describe_configuration
-from orchestrator.review.desired_runs import address, shared_parameters
+from orchestrator.review.desired_runs import describe_configuration
+from orchestrator.review.saved_views import address, shared_parameters
 from orchestrator.tools.markup import plain
 from tests.dashboards.browser import MISSING, Browser
 from tests.mlflow_server import Server
@@ -353,7 +353,7 @@ def test_names_have_the_parameters_that_were_counted_in_the_end(uri: str, tmp_pa
 
 
 def test_no_command_of_a_description_has_a_password() -> None:
-    note = describe_configuration("c0ffee0000", {"score": 95.0}, None, "demo", "http://me:secret@host")
+    note = describe_configuration("c0ffee0000", {"score": 95.0}, "", "demo", "http://me:secret@host")
     assert "--pick c0ffee0000 --to adapter" in note
     assert "--tracking-uri" not in note
 
