@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 
 from craft.scoring.predictions import Prediction, worst
-from dashboards.panels.base import Plain, View
+from dashboards.panels.base import Plain, View, plain_table
 from orchestrator.review.mistakes import confusions
 
 CONFIGURATIONS = 6
@@ -36,7 +36,7 @@ def _answers(view: View) -> list[Answers]:
     return every
 
 
-def confused(view: View) -> Plain:
+def draw_confusions(view: View) -> Plain:
     """Returns a row for each label of the recommended configuration: rows, the share of right ones, the wrong answers."""
     every = _answers(view)
     rows = []
@@ -50,10 +50,10 @@ def confused(view: View) -> Plain:
     if not rows:
         return {"empty": "No classes are on record.", "hidden": True}
     heads = [("task", "text"), ("label", "text"), ("rows", "count"), ("right", "share"), (f"{every[0][1]} answers", "text")]
-    return {"heads": heads, "rows": rows}
+    return plain_table(heads, rows)
 
 
-def surest(view: View) -> Plain:
+def draw_surest(view: View) -> Plain:
     """Returns the worst mistakes of the recommended configuration, with the number of configurations that are wrong there."""
     every, rows = _answers(view), []
     classes = any("right" in lines[0] for *_, lines in every)
@@ -69,4 +69,4 @@ def surest(view: View) -> Plain:
         return {"empty": f"{every[0][1]} makes no mistake." if every else "No answers of the front's members are on record."}
     heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{every[0][1]} answers", "text")]
     wrongs = [(f"wrong of {len({row[0] for row in every})}", "count")] if classes else []
-    return {"heads": [*heads, ("probability", "probability"), *wrongs, ("text", "text")], "rows": rows}
+    return plain_table([*heads, ("probability", "probability"), *wrongs, ("text", "text")], rows)

@@ -1,81 +1,56 @@
-"""How far a sweep is, where its time went, and what failed and why."""
+"""Where the time of a sweep went, and what failed and why. The page's first line says how far each sweep is."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from craft.words import format_duration, list_some
-from dashboards.panels.base import Plain, View, numbers, text, texts
+from dashboards.panels.base import Plain, View, numbers, plain_table, text, texts
 from orchestrator.results.metrics import MORE_COLOURS, OKABE_ITO, PHASES, unit_of
 
-STATES = ("finished", "running", "stopped", "failed")
 
-
-def progress_data(view: View) -> Plain:
-    """Returns a row for each sweep: its trainings by state, those to come too, what they do and the time that is left."""
-    reports = [sweep.progress() for sweep in view.sweeps]
-    if not any(now.trainings.total + now.to_come for now in reports):
-        return {"empty": "No trial has started yet."}
-    if all(now.phase == "finished" and not now.failed for now in reports):
-        return {"empty": f"All {sum(now.trainings.total for now in reports)} trainings have ended; none failed."}
-    heads = [("Sweep", "text"), ("State", "text"), *((state.capitalize(), "count") for state in STATES)]
-    heads += [("To come", "count"), ("Now", "text"), ("Left", "seconds")]
-    counts = [[getattr(now.trainings, state) for state in STATES] for now in reports]
-    rows = [
-        [name, now.phase, *count, now.to_come, now.doing, now.seconds_left]
-        for name, now, count in zip(view.names, reports, counts, strict=True)
-    ]
-    return {"heads": heads, "rows": rows}
-
-
-def time_data(view: View) -> Plain:
-    """Returns the seconds of each phase of the finished trainings, by method: where the hours went."""
+def draw_time(view: View) -> Plain:
+    """Draws the time of each phase of the finished trainings, by method: where the hours went."""
     spent: dict[str, Counter[str]] = {}
-    counts: Counter[str] = Counter()
+    trainings: Counter[str] = Counter()
     for trial in view.trials:
         if phases := trial.facts.get("phases"):
             spent.setdefault(trial.entry.trial.method, Counter()).update(phases)
-            counts[trial.entry.trial.method] += 1
+            trainings[trial.entry.trial.method] += 1
     if not spent:
         return {"empty": "No training has ended yet whose phases are on record.", "hidden": True}
-    return {
-        "methods": [{"method": method, "trainings": counts[method], "seconds": dict(spent[method])} for method in sorted(spent)]
-    }
-
-
-def time_draw(plain: Plain) -> Plain:
-    rows = plain["methods"]
-    factor, unit = unit_of("seconds", [sum(row["seconds"].values()) for row in rows])
+    methods = sorted(spent)
+    totals = {method: sum(spent[method].values()) for method in methods}
+    factor, unit = unit_of("seconds", totals.values())
     bars: list[Plain] = [
         {
             "type": "bar",
             "orientation": "h",
             "name": PHASES[phase],
-            "y": texts([row["method"] for row in rows], 24),
-            "x": numbers(row["seconds"].get(phase, 0.0) / factor for row in rows),
+            "y": texts(methods, 24),
+            "x": numbers(spent[method][phase] / factor for method in methods),
             "marker": {"color": colour},
             "hovertext": [
-                f"{PHASES[phase]}: {format_duration(row['seconds'].get(phase, 0.0))}, "
-                f"{row['seconds'].get(phase, 0.0) / sum(row['seconds'].values()):.0%}"
-                for row in rows
+                f"{PHASES[phase]}: {format_duration(spent[method][phase])}, {spent[method][phase] / totals[method]:.0%}"
+                for method in methods
             ],
             "hoverinfo": "text",
         }
         for phase, colour in zip(PHASES, (*OKABE_ITO, *MORE_COLOURS), strict=False)
-        if any(row["seconds"].get(phase) for row in rows)
+        if any(spent[method][phase] for method in methods)
     ]
     layout = {
         "barmode": "stack",
         "xaxis": {"title": {"text": f"time of the trainings ({unit})"}},
         "yaxis": {"type": "category", "autorange": "reversed"},
-        "height": 150 + 46 * len(rows),
+        "height": 150 + 46 * len(methods),
     }
-    means = [f"{text(row['method'], 24)} {format_duration(sum(row['seconds'].values()) / row['trainings'])}" for row in rows]
+    means = [f"{text(method, 24)} {format_duration(totals[method] / trainings[method])}" for method in methods]
     note = f"Mean of a training: {', '.join(means)}."
     return {"choices": [], "values": {}, "figure": {"data": bars, "layout": layout}, "note": note}
 
 
-def failures_data(view: View) -> Plain:
+def draw_failures(view: View) -> Plain:
     """Returns failed trials and configurations with their reasons, equal reasons together."""
     labels: dict[tuple[str, str], list[str]] = {}
     for sweep in view.sweeps:
@@ -92,4 +67,4 @@ def failures_data(view: View) -> Plain:
         for (noun, reason), names in labels.items()
     ]
     heads = [("How many", "number"), ("What", "text"), ("Reason", "text"), ("Where", "text")]
-    return {"heads": heads, "rows": sorted(rows, key=lambda row: -row[0])}
+    return plain_table(heads, sorted(rows, key=lambda row: -row[0]))

@@ -137,7 +137,7 @@ def find_folder(name: str, storage: str | None = None) -> Path:
     for folder in (Path(name), parent / name):
         if SweepFolder(folder).record.is_file():
             return folder
-    raise _no_such_sweep(name, sweeps_in(parent), f"{parent}/")
+    raise no_such_sweep(name, sweeps_in(parent), f"{parent}/")
 
 
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:
@@ -155,14 +155,14 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     uri = resolve_uri(tracking_uri or default_uri())
     file = sqlite_file(uri)
     if tracking_uri is None and file is not None and not file.exists():
-        raise _no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
+        raise no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
     return _read_store(name, uri, [] if tracking_uri else sweeps_in(folder.parent))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     folder = folder.absolute()
     if not SweepFolder(folder).record.is_file():
-        raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
+        raise no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
     state = _begun(read_state(SweepFolder(folder).record), str(folder))
     check_name(folder, state)
     uri = tracking_uri or (None if "***" in state.sweep.tracking.uri else state.sweep.tracking.uri)
@@ -186,7 +186,7 @@ def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
     run = reader.sweep_run(name)
     if run is None:
         where = f"{redact(uri)} and the folders" if folders else redact(uri)
-        raise _no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
+        raise no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
     state = _begun(read_state(reader.log(run)), redact(uri))
     return PastSweep(state, redact(uri), uri, partial(reader.fetch, run))
 
@@ -214,7 +214,8 @@ def _stored_adapter(folder: Path, entry: Entry, scratch: Path) -> Path:
     )
 
 
-def _no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
+def no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
+    """Returns the error for a name that is not among `names`, those of the sweeps in `where`."""
     if not names:
         return NoSuchSweep(
             f"there is no sweep {shown(name)}, and none in {where}. Run one (craft-sweeps run SWEEP.yaml), or say "

@@ -6,12 +6,9 @@ import itertools
 
 import numpy as np
 
-from dashboards.panels import PANELS, spec_of
-from dashboards.panels.front import data as front_data
 from dashboards.panels.front import published_model, published_rows
-from dashboards.panels.table import data as table_data
 from tests.dashboards.synthetic import configuration, grid
-from tests.dashboards.views import full_view, view_of
+from tests.dashboards.views import draw, full_view, view_of
 
 
 def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
@@ -20,7 +17,7 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
             parameters=size)]  # fmt: skip
     for run in runs:
         run.facts["metric"] = "accuracy"
-    spec = spec_of(PANELS["front"], view_of(("ranks", runs)))
+    spec = draw("front", view_of(("ranks", runs)))
     assert sorted(spec["values"]["v/trainable_parameters"]) == [512, 1024, 4096]
     assert spec["values"]["axis/score"]["title"]["text"] == "accuracy, %"
     axis = spec["values"]["axis/trainable_parameters"]
@@ -40,26 +37,27 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
             params={"r2": r, "r3": r, "ranks": f"all,{r},{r}"})]  # fmt: skip
     cut = {"r2": 8, "r3": 8, "ranks": "all,8,8", "cut_to": "all,8,8"}
     view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
-    assert "cut8" in front_data(view)["id"]
-    assert "cut8" not in PANELS["parallel"].data(view)["id"]
-    parallel = spec_of(PANELS["parallel"], view)
+    assert "cut8" in draw("front", view)["values"]["id"]
+    parallel = draw("parallel", view)
     assert "Whole adapters only" in parallel["note"]
     bands = [trace for trace in parallel["figure"]["data"] if trace.get("name") != "selected"]
     assert {trace["line"]["color"] for trace in bands} == {"ink"}, "colours are methods on this page"
-    assert next(column for column in table_data(view)["columns"] if column["key"] == "p.ranks")["values"][0] == "all,8,8"
+    assert not any("cut8" in trace["customdata"] for trace in bands)
+    assert next(column for column in draw("table", view)["columns"] if column["key"] == "p.ranks")["values"][0] == "all,8,8"
 
 
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
-    plain = front_data(full_view())
-    better = {metric.name: metric.better for metric in plain["metrics"]}
-    assert len(plain["fronts"]) == len(better) >= 7
+    values = draw("front", full_view())["values"]
+    better = {key.removeprefix("step/"): "minimize" if step == "hv" else "maximize" for key, step in values.items()
+              if key.startswith("step/")}  # fmt: skip
+    assert len(better) >= 7
     for x, y in itertools.permutations(better, 2):
         costs = np.array(
             [
                 [value if better[name] == "minimize" else -value for name, value in ((x, a), (y, b))]
                 if None not in (a, b)
                 else [np.nan] * 2
-                for a, b in zip(plain["values"][x], plain["values"][y], strict=True)
+                for a, b in zip(values[f"v/{x}"], values[f"v/{y}"], strict=True)
             ]
         )
         expected = {
@@ -67,18 +65,18 @@ def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
             for index, point in enumerate(costs)
             if np.isfinite(point).all() and not any((other <= point).all() and (other < point).any() for other in costs)
         }
-        chosen = plain["fronts"][x][y][0]
+        chosen = values[f"front/{x}/{y}/0"]
         assert set(chosen) == expected
-        along = [plain["values"][x][index] for index in chosen]
+        along = [values[f"v/{x}"][index] for index in chosen]
         assert along == sorted(along)
 
 
 def test_two_sweeps_keep_their_configurations_apart() -> None:
-    plain = front_data(view_of(("one", grid()), ("two", grid())))
-    assert len(set(plain["id"])) == len(plain["id"]) == 44
-    first, second = plain["fronts"]["trainable_parameters"]["score"]
-    assert {plain["sweep"][index] for index in first} == {0}
-    assert {plain["sweep"][index] for index in second} == {1}
+    values = draw("front", view_of(("one", grid()), ("two", grid())))["values"]
+    assert len(set(values["id"])) == len(values["id"]) == 44
+    for sweep in range(2):
+        members = values[f"front/trainable_parameters/score/{sweep}"]
+        assert {values["id"][index][:2] for index in members} == {f"{sweep}/"}
 
 
 def test_published_rows_are_those_of_the_papers_tables() -> None:
@@ -94,7 +92,9 @@ def test_published_rows_are_those_of_the_papers_tables() -> None:
 
 def test_published_rows_of_the_sweeps_model_are_shown() -> None:
     runs = configuration("a", params={"model": "FacebookAI/roberta-base"}, scores={"mrpc": [80.0], "rte": [70.0]})
-    plain = front_data(view_of(("ranks", runs)))
-    assert plain["published"]["shown"] == "RoBERTa-base"
-    vera = next(row for row in plain["published"]["rows"] if row["method"] == "VeRA" and row["model"] == "RoBERTa-base")
-    assert (vera["values"]["score/mrpc"], vera["averaged"]) == (89.5, "6 tasks")
+    spec = draw("front", view_of(("ranks", runs)))
+    assert spec["choices"][2]["value"] == "RoBERTa-base"
+    place = spec["values"]["published/RoBERTa-base/name"].index("VeRA")
+    assert spec["values"]["published/RoBERTa-base/score/mrpc"][place] == 89.5
+    about = spec["details"][spec["values"]["published/RoBERTa-base"][place]]
+    assert dict(about["lines"])["averaged over"] == "6 tasks"

@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 
 from craft.scoring.predictions import CREDITS, credits_of
-from dashboards.content import everything_in, state_of
 from dashboards.frames import Frames
-from dashboards.page import as_json
-from dashboards.panels import PANELS, View, spec_of
+from dashboards.page import as_json, everything_in, state_of
+from dashboards.panels import PANELS, View
 from dashboards.panels.base import moving_together, parameters_that_differ
-from dashboards.panels.curves import data as curves_data
-from dashboards.panels.front import data as front_data
-from dashboards.panels.table import data as table_data
 from orchestrator.plan.trial import Why
 from orchestrator.record.events import Decided
 from orchestrator.record.state import State
@@ -27,7 +23,7 @@ from orchestrator.results.metrics import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
 from tests.dashboards.synthetic import FakeRun, FakeSession, StoreAt, configuration
-from tests.dashboards.views import VIEWS, candidate, full_view, read_feed, see, view_of
+from tests.dashboards.views import VIEWS, candidate, draw, full_view, read_feed, rows_of, see, view_of
 from tests.golden import check_golden
 
 TAKE = "take ranks --pick a --to adapters/a"
@@ -36,7 +32,7 @@ TAKE = "take ranks --pick a --to adapters/a"
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_panel_draws_or_says_why_not(panel: str, view: str) -> None:
-    spec = json.loads(as_json(spec_of(PANELS[panel], see(view))))
+    spec = json.loads(as_json(PANELS[panel].draw(see(view))))
     if "empty" in spec:
         assert len(spec["empty"]) > 10
         return
@@ -104,7 +100,7 @@ def test_the_table_is_as_the_golden_file_has_it() -> None:
                           extra={"p_front": 0.3})  # fmt: skip
     runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]})
     runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"})
-    check_golden("page/table.json", json.dumps(table_data(view_of(("ranks", runs))), indent=1, ensure_ascii=False))
+    check_golden("page/table.json", json.dumps(draw("table", view_of(("ranks", runs))), indent=1, ensure_ascii=False))
 
 
 def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
@@ -112,13 +108,13 @@ def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
     for place, rate in enumerate((0.001, 0.01)):
         runs += candidate(f"candidate{place}", "tuned00000", scores={"toy": [99.0]}, params={"learning_rate": rate})
     view = view_of(("ranks", runs))
-    plain = table_data(view)
+    plain = draw("table", view)
     columns = {column["key"]: column["values"] for column in plain["columns"]}
     assert (plain["id"], columns["m.score"]) == (["tuned00000"], [81.0])
     assert columns["tuning"] == ["learning_rate 0.01, 2 trials, 1 min 40 s"]
     assert len(view.trials) == 4
-    assert "tuning_seconds" in [metric.name for metric in front_data(view)["metrics"]]
-    assert "tuning" not in [column["key"] for column in table_data(full_view())["columns"]]
+    assert "v/tuning_seconds" in draw("front", view)["values"]
+    assert "tuning" not in [column["key"] for column in draw("table", full_view())["columns"]]
 
 
 def test_importance_finds_the_parameter_that_decides() -> None:
@@ -130,8 +126,9 @@ def test_importance_finds_the_parameter_that_decides() -> None:
         params = {"learning_rate": rate, "dropout": dropout, "layers": (None, 2, "all")[index % 3]}
         runs += configuration(f"{index:04}", params=params, scores={"toy": [score]})
     view = view_of(("ranks", runs))
-    assert PANELS["importance"].data(view)["shares"]["craft"]["learning_rate"] > 0.8
-    assert "empty" in PANELS["importance"].data(view_of(("ranks", runs[: len(runs) // 5]))), "8 configurations tell nothing"
+    values = draw("importance", view)["values"]
+    assert dict(zip(values["name/craft"], values["share/craft"], strict=True))["learning_rate"] > 0.8
+    assert "empty" in draw("importance", view_of(("ranks", runs[: len(runs) // 5]))), "8 configurations tell nothing"
 
 
 def test_parameters_that_always_change_together_are_one() -> None:
@@ -143,8 +140,7 @@ def test_parameters_that_always_change_together_are_one() -> None:
 def test_two_sweeps_are_compared_seed_by_seed() -> None:
     scores = {"one": [80.0, 81.0, 82.0], "two": [84.0, 85.0, 87.0]}
     sweeps = [(name, configuration("a", scores={"toy": own}) + configuration(f"only {name}")) for name, own in scores.items()]
-    plain = PANELS["versus"].data(view_of(*sweeps))
-    ((label, first, second, gap, low, high, seeds, verdict),) = plain["rows"]
+    ((label, first, second, gap, low, high, seeds, verdict),) = rows_of("versus", view_of(*sweeps))
     assert (label, first, second, seeds, verdict) == ("craft a", 81, pytest.approx(85.3333, abs=1e-3), 3, "better")
     half = 4.302653 * np.std([4, 4, 5], ddof=1) / np.sqrt(3)
     assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
@@ -157,7 +153,7 @@ def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: StoreAt) -> No
         facts = credits_of(lambda rows, answers=answers: answers[rows].mean(), 600)  # type: ignore[misc]
         for run in runs:
             run.facts |= facts
-    ((*_, low, high, seeds, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
+    ((*_, low, high, seeds, verdict),) = rows_of("versus", view_of(*sweeps))
     assert 0 < low < 30 < high
     assert (seeds, verdict) == (1, "ahead on these rows")
     uris = [store_at(name, [FakeSession(status="finished"), *runs]).uri for name, runs in sweeps]
@@ -181,7 +177,7 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
             runs.append(run)
     runs += configuration("e", scores={"other": [50.0]}, states={("other", 0): "failed"})
     store = store_at("ranks", [FakeSession(status="finished"), *runs])
-    plain = PANELS["pair"].data(View([read_feed(store, "ranks").frames]))
+    plain = draw("pair", View([read_feed(store, "ranks").frames]))
     record = find_sweep("ranks", store.uri)
     for place, first in enumerate(plain["id"]):
         for second, said in zip(plain["id"][place + 1 :], plain["said"][place], strict=True):
@@ -191,7 +187,7 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
 
 
 def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
-    plain = PANELS["pair"].data(view_of(("one", configuration("a")), ("two", configuration("a"))))
+    plain = draw("pair", view_of(("one", configuration("a")), ("two", configuration("a"))))
     assert plain["said"][0] == ["They are of one and two. The command compares them if their scores mean the same."]
     assert plain["sides"] == {"0/a": ["one", "a"], "1/a": ["two", "a"]}
 
@@ -208,7 +204,7 @@ def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
 )  # fmt: skip
 def test_a_configuration_shows_the_commands_that_apply_to_it(given: dict[str, Any], uri: str, commands: list[str]) -> None:
     view = replace(view_of(("ranks", configuration("a", **given))), uri=uri)
-    assert [command for _, command in table_data(view)["commands"][0]] == [f"craft-sweeps {command}" for command in commands]
+    assert [command for _, command in draw("table", view)["commands"][0]] == [f"craft-sweeps {command}" for command in commands]
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: StoreAt) -> None:
@@ -216,11 +212,12 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     broken = configuration("b", states={("toy", 0): "failed"})
     broken[0].curve.clear()
     store = store_at("ranks", [FakeSession(), *runs, *broken])
-    plain = curves_data(View([read_feed(store, "ranks").frames]))
-    assert (plain["left_out"], plain["bare"]) == (0, 1)
-    lines = plain["lines"]["search_score"]
-    found = {line["seed"]: (line["state"], line["steps"], line["values"]) for line in lines}
-    assert found == {"0": ("finished", [0, 1, 2], [74, 78, 80]), "1": ("stopped", [0, 1], [69, 73])}
+    spec = draw("curves", View([read_feed(store, "ranks").frames]))
+    values = spec["values"]
+    assert spec["note"] == "Trials: 1 stopped early (|), 1 with no evaluation yet."
+    assert values["x/search_score/toy/0"] == [0, 1, 2, None, 0, 1, None]
+    assert values["y/search_score/toy/0"] == [74, 78, 80, None, 69, 73, None]
+    assert (values["x/search_score/toy/stopped"], values["y/search_score/toy/stopped"]) == ([1], [73])
 
 
 def test_a_long_curve_is_drawn_as_it_was_logged_and_named_at_its_end() -> None:
@@ -228,7 +225,7 @@ def test_a_long_curve_is_drawn_as_it_was_logged_and_named_at_its_end() -> None:
     runs = [*configuration("a", scores={"toy": [80.0, 81.0]}), *configuration("b", extra={"train_loss": 0.1})]
     for run in runs:
         run.curve = {"search_score": [70.0, 80.0], "train_loss": losses}
-    spec = spec_of(PANELS["curves"], view_of(("ranks", runs)))
+    spec = draw("curves", view_of(("ranks", runs)))
     assert spec["values"]["y/train_loss/toy/0"][:100] == pytest.approx(losses, rel=1e-5)
     assert spec["values"]["y/search_score/toy/0"][:3] == [70, 80, None]
     assert spec["values"]["text/train_loss/toy/name"] == ["craft a", "craft b", ""], "a name for each, and room beyond it"
@@ -239,8 +236,10 @@ def test_what_was_evaluated_once_or_cut_is_no_curve() -> None:
     trained, cut = configuration("a"), configuration("b", params={"cut_to": "parameters:9"})
     for run in (*trained, *cut):
         run.curve = {"search_score": [80.0], "train_loss": [0.5, 0.1]}
-    lines = curves_data(view_of(("ranks", [*trained, *cut])))["lines"]
-    assert {name: [line["id"] for line in rows] for name, rows in lines.items()} == {"train_loss": ["a"]}
+    values = draw("curves", view_of(("ranks", [*trained, *cut])))["values"]
+    assert {key: ids for key, ids in values.items() if key.endswith("toy/0") and key.startswith("id/")} == {
+        "id/train_loss/toy/0": ["a", "a", None]
+    }
 
 
 def test_methods_keep_their_colours() -> None:
@@ -266,11 +265,8 @@ def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> No
     view = view_of(("ranks", [*runs, cut]), ("other-rows", runs))
     answers = {"large": lines("abb"), "small": lines("aba")}
     view = replace(view, predictions=lambda trial: {"reported": answers[trial.entry.trial.configuration]})
-    assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
-    plain = PANELS["mistakes"].data(view)
-    assert plain["rows"] == [["toy", 2, "a", "b", None, 2, "t2"]]
-    assert "wrong of 2" in dict(plain["heads"])
+    assert rows_of("confusions", view) == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
+    assert rows_of("mistakes", view) == [["toy", 2, "a", "b", None, 2, "t2"]]
+    assert "wrong of 2" in [column["label"] for column in draw("mistakes", view)["columns"]]
     answers |= {name: [{"row": 1, "label": 1.0, "answer": 3.0, "text": "t1"}] for name in answers}
-    plain = PANELS["mistakes"].data(view)
-    assert plain["rows"] == [["toy", 1, 1.0, 3.0, None, "t1"]], "how many are wrong says nothing of values"
-    assert len(plain["heads"]) == 6
+    assert rows_of("mistakes", view) == [["toy", 1, 1.0, 3.0, None, "t1"]], "how many are wrong says nothing of values"

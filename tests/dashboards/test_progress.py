@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.content import state_of
 from dashboards.frames import Frames
-from dashboards.panels import PANELS, View, spec_of
-from dashboards.panels.front import data as front_data
-from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
+from dashboards.page import state_of
+from dashboards.panels import View
 from orchestrator.plan.trial import Why
 from orchestrator.record.events import Refused, Underway
 from orchestrator.record.log import read_state
 from tests.dashboards.synthetic import FakeRun, FakeSession, configuration
-from tests.dashboards.views import full_view, view_of
+from tests.dashboards.views import draw, full_view, rows_of, view_of
 from tests.orchestrator.logged import SweepLog, entry
 
 
@@ -31,10 +29,10 @@ def test_a_configuration_has_the_state_of_its_trials_and_only_whole_ones_are_on_
     view = view_of(("ranks", runs))
     assert {row.id: row.state for row in view.configurations} == {name: name for name in (*states, *alone)}
     assert {row.id: row.value("score") for row in view.configurations}["incomplete"] == 80.0
-    plain = front_data(view)
-    assert plain["counts"] == dict.fromkeys((*states, *alone), 1) | {"interrupted": 0, "infeasible": 0}
-    assert (plain["id"], plain["partial"]["id"]) == (["done"], ["partial", "waiting", "incomplete"])
-    traces = spec_of(PANELS["front"], view)["figure"]["data"]
+    spec = draw("front", view)
+    assert spec["note"].startswith("Configurations: 1 done, 1 still running (×), 1 waiting for seeds (×), 1 incomplete")
+    assert (spec["values"]["id"], spec["values"]["so far"]) == (["done"], ["partial", "waiting", "incomplete"])
+    traces = spec["figure"]["data"]
     rings = [trace for trace in traces if trace.get("marker", {}).get("symbol") == "circle-open"]
     assert rings == [], "a ring means that it may be on the front"
 
@@ -55,7 +53,6 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
         "craft b": "stopped",
         "craft c": "failed",
     }
-    assert progress_data(view)["rows"] == [["ranks", "finished", 4, 0, 4, 1, 0, "", None]]
     said = "4/9 trainings done, 0 running, 1 failed, 4 stopped"
     assert state_of([], view)["status"] == said
     more = [FakeSession(planned=2), *configuration("d", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
@@ -67,21 +64,20 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     report = Underway(time=time.time() - 60, left=300.0, doing="scoring 300/872 (reported)")
     trials = configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})
     view = view_of(("ranks", [FakeSession(planned=9, underway=report), *trials]))
-    ((*row, left),) = progress_data(view)["rows"]
-    assert left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    assert row == ["ranks", "running", 0, 1, 0, 0, 8, "scoring 300/872 (reported)"]
+    now = view.sweeps[0].progress()
+    assert now.seconds_left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
     status = state_of([], view)["status"]
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
     silent = replace(report, time=time.time() - 3600)
-    ((*_, doing, left),) = progress_data(view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])))["rows"]
-    assert (left, doing) == (None, ""), "a driver that has been silent for an hour is gone"
+    now = view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])).sweeps[0].progress()
+    assert (now.seconds_left, now.doing) == (None, ""), "a driver that has been silent for an hour is gone"
 
 
 def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
     view = full_view()
-    assert progress_data(view)["rows"] == [["ranks", "running", 22 * 6 + 1, 1, 0, 1, 0, "", pytest.approx(25.0)]]
-    assert failures_data(view)["rows"][0][:3] == [1, "trial", "NaN loss at step 3"]
+    assert state_of([], view)["status"].startswith("133/135 trainings done, 1 running, 1 failed")
+    assert rows_of("failures", view)[0][:3] == [1, "trial", "NaN loss at step 3"]
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped"])
@@ -95,12 +91,12 @@ def test_cuts_that_end_with_their_training_are_no_trainings_and_no_failures_of_t
     names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
     log.add(Refused, **names, parameters={}, counts={"trainable_parameters": 1e6}, reason="above max 40,000")
     view = View([Frames("demo", read_state(tmp_path / "demo" / "log.jsonl"))])
-    ((_, _, finished, running, stopped, failed, to_come, *_),) = progress_data(view)["rows"]
-    assert (finished, running, to_come) == (1, 0, 0)
-    assert front_data(view)["counts"]["infeasible"] == 1
-    assert {"stopped": stopped, "failed": failed} == {"stopped": 0, "failed": 0} | {status: 1}
+    now = view.sweeps[0].progress().trainings
+    assert (now.finished, now.running) == (1, 0)
+    assert "1 dropped as infeasible" in draw("front", view)["note"]
+    assert {"stopped": now.stopped, "failed": now.failed} == {"stopped": 0, "failed": 0} | {status: 1}
     rows = [[1, "trial", "its machine is gone"]] * (status == "failed")
-    assert [row[:3] for row in failures_data(view)["rows"]] == [*rows, [1, "dropped before training", "above max 40,000"]]
+    assert [row[:3] for row in rows_of("failures", view)] == [*rows, [1, "dropped before training", "above max 40,000"]]
 
 
 def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> None:
@@ -109,12 +105,7 @@ def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> Non
     for run in runs:
         if spent := phases.get(run.trial.key):
             run.facts["phases"] = spent
-    plain = time_data(view_of(("ranks", runs)))
-    assert plain["methods"] == [
-        {"method": "craft", "trainings": 2, "seconds": {"start": 10.0, "train": 90.0}},
-        {"method": "lora", "trainings": 1, "seconds": {"train": 45.0, "cut": 5.0}},
-    ]
-    drawn = time_draw(plain)
+    drawn = draw("time", view_of(("ranks", runs)))
     minutes = {bar["name"]: bar["x"] for bar in drawn["figure"]["data"]}
     assert minutes == {"starting": [0.166667, 0], "training": [1.5, 0.75], "cutting": [0, 0.0833333]}
     assert drawn["note"] == "Mean of a training: craft 50 s, lora 50 s."

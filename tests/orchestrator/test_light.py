@@ -60,7 +60,7 @@ def test_tables_are_judged_and_what_is_on_record_is_shown_and_taken_with_nothing
 
 
 def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
-    page = "import dashboards.app, dashboards.content, dashboards.store, mlflow; mlflow.MlflowClient"
+    page = "import dashboards.app, dashboards.page, dashboards.store, mlflow; mlflow.MlflowClient"
     assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}
 
 
