@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.commands.steering import ask
+from orchestrator.commands.control import ask
 from orchestrator.driver.request import apply_request, pending
 from orchestrator.record.events import Applied, Ended
 from orchestrator.record.folder import SweepFolder
