@@ -20,8 +20,8 @@ from craft.models.files import is_gguf
 from craft.plugins import PluginError, find_plugin, load_installed, load_plugins
 from craft.settings import paths_to_read
 from orchestrator.sweepfile.fair import check_fair, write_out
-from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
-from orchestrator.sweepfile.plain_yaml import Source, YamlPath, YamlProblem, read_yaml
+from orchestrator.sweepfile.mistakes import Mistake, SweepError, YamlPath, from_pydantic, shown
+from orchestrator.sweepfile.plain_yaml import Source, read_yaml
 from orchestrator.sweepfile.sections import (
     check_lengths,
     check_measures,
@@ -57,18 +57,15 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
 
 
 def _read(path: Path, overrides: Sequence[str]) -> Source:
-    try:
-        source = read_yaml(path)
-        if source.content is None:
-            raise SweepError([f"{source.name}: is empty; a sweep file has at least name, model, tasks and space"])
-        if not isinstance(source.content, dict):
-            message = f"holds {shown(source.content)}; a sweep file is a mapping that begins with name:"
-            raise SweepError([f"{source.where(())}: {message}"])
-        for assignment in overrides:
-            source.override(assignment)
-        _import_plugins(source, path.resolve().parent)
-    except YamlProblem as problem:
-        raise SweepError([str(problem)]) from None
+    source = read_yaml(path)
+    if source.content is None:
+        raise SweepError([f"{source.name}: is empty; a sweep file has at least name, model, tasks and space"])
+    if not isinstance(source.content, dict):
+        message = f"holds {shown(source.content)}; a sweep file is a mapping that begins with name:"
+        raise SweepError([f"{source.where(())}: {message}"])
+    for assignment in overrides:
+        source.override(assignment)
+    _import_plugins(source, path.resolve().parent)
     return source
 
 

@@ -18,9 +18,9 @@ from pydantic_core import ErrorDetails
 
 from craft.settings import SPLIT_TAG
 from craft.words import nearest
-from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.tools.secrets import redact
 
+YamlPath = tuple[str | int, ...]
 MOST_LINES = 20
 """The most mistakes that one message names."""
 

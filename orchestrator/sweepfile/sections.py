@@ -23,8 +23,7 @@ from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, section_of, shown, unknown
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, find_mistakes, section_of, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import AUTO, METRICS, PLANNED_METRICS, SEARCHERS
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, is_fixed, is_ordered

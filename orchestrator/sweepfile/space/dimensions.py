@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from craft.methods import METHODS
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath
 
 CONFIG = "config"
 """The parameter of a method that holds further ones. A dimension inside it is called `config.KEY`."""
