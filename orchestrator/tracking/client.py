@@ -251,8 +251,8 @@ def explained(uri: str, what: str, advice: str = "") -> Iterator[None]:
         raise TrackingError(f"the tracking store {redact(uri)} {what} ({type(error).__name__}: {reason}){advice}") from error
 
 
-def check_store(uri: str, sweep: str | None = None, experiment: str | None = None, *, make: bool = False) -> str:
-    """Asks the store at `uri` whether it answers and, for the experiment of a `sweep`, takes a write; leaves nothing behind.
+def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bool = False) -> str:
+    """Asks the store at `uri` whether it answers, and takes a write to a sweep's experiment; leaves nothing behind.
 
     A SQLite file need not be there, but must be one. With `make`, a server is asked for an experiment that is absent.
 
@@ -275,9 +275,6 @@ def check_store(uri: str, sweep: str | None = None, experiment: str | None = Non
 
     with explained(uri, "does not answer", "; check --tracking-uri, and that the server runs"):
         client = MlflowClient(uri)
-        if sweep is None:
-            client.search_experiments(max_results=1)
-            return "answers"
         present = named_experiment(client, sweep, experiment)
         if present is None and make and has_server(uri):
             open_experiment(uri, sweep, experiment)

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ STEP_S, LOG_EVERY_S = 0.5, 2.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 NICENESS = 10
 STOP_S = 4.0
+REPLAYS = 3
+"""So often a replay reads the whole store to find nothing missing any more."""
 
 
 class Follower:
@@ -72,11 +75,13 @@ class Follower:
 
     def wait(self, timeout_s: float) -> int:
         """Waits until the store has the whole log; returns the number of events, and of refused values, that it lacks."""
-        end = time.monotonic() + timeout_s
-        while (report := Report(self._folder, self._uri)).is_behind and time.monotonic() < end:
+        end, record = time.monotonic() + timeout_s, self._folder.record
+        while (report := Report.read(self._folder, self._uri)).offset < (record.stat().st_size if record.exists() else 0):
+            if time.monotonic() >= end:
+                break
             self.look()
             time.sleep(0.05)
-        return report.count_left()
+        return _count_events(record, report.offset) + report.refused
 
     def stop(self) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -88,34 +93,28 @@ class Follower:
                 self._process.wait()
 
 
+@dataclass(frozen=True)
 class Report:
-    """How far the store at `uri` is, as the process last wrote it down for the driver and for people."""
+    """How far the store at `uri` is, as the process last wrote it down for the driver and for people.
 
-    def __init__(self, folder: SweepFolder, uri: str) -> None:
+    Attributes:
+        offset: how many bytes of the log the store has.
+        refused: how many values it has refused.
+        page: the place of the sweep's front on the page of the store's server; None if the store has nothing of the sweep.
+    """
+
+    store: str = ""
+    offset: int = 0
+    refused: int = 0
+    page: str | None = None
+
+    @classmethod
+    def read(cls, folder: SweepFolder, uri: str) -> Report:
         try:
-            self._values = dict(json.loads(folder.tracking.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            self._values = {}
-        if self._values.get("store") != redact(uri):
-            self._values = {}
-        self._log = folder.record
-
-    @property
-    def page(self) -> str | None:
-        """The place of the sweep's front on the page of the store's server; None if the store has nothing of the sweep."""
-        return self._values.get("page")
-
-    @property
-    def offset(self) -> int:
-        """How many bytes of the log the store has."""
-        return int(self._values.get("offset", 0))
-
-    @property
-    def is_behind(self) -> bool:
-        return self.offset < (self._log.stat().st_size if self._log.exists() else 0)
-
-    def count_left(self) -> int:
-        return _count_events(self._log, self.offset) + int(self._values.get("refused", 0))
+            report = cls(**json.loads(folder.tracking.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return cls()
+        return report if report.store == redact(uri) else cls()
 
 
 def follow(folder: Path, make_desired: MakeDesired) -> None:
@@ -146,15 +145,24 @@ def follow(folder: Path, make_desired: MakeDesired) -> None:
 
 
 def replay(folder: Path, uri: str, make_desired: MakeDesired, timeout_s: float) -> int:
-    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns as `Follower.wait`."""
+    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns as `Follower.wait`.
+
+    What was sent is read back: a proxy may have answered without an error, and sent nothing on.
+    """
     from orchestrator.tracking.mirror import Mirror
 
-    end, mirror, record = time.monotonic() + timeout_s, Mirror(folder, uri, make_desired, lost=True), SweepFolder(folder).record
-    for _ in _steps(mirror, timeout_s, (DamagedLog,)):
-        if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
+    end, record = time.monotonic() + timeout_s, SweepFolder(folder).record
+    for _ in range(REPLAYS):
+        mirror = Mirror(folder, uri, make_desired, lost=True)
+        for _ in _steps(mirror, timeout_s, (DamagedLog,)):
+            if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
+                break
+        not_kept = mirror.store.done if mirror.store else 0
+        if not not_kept or time.monotonic() >= end:
+            not_kept = 0
             break
     _write_report(mirror, SweepFolder(folder), uri)
-    return _count_events(record, mirror.offset) + mirror.refused
+    return _count_events(record, mirror.offset) + mirror.refused + not_kept
 
 
 def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exception], ...] = ()) -> Iterator[None]:
@@ -189,7 +197,7 @@ def _pause(failures: int) -> float:
 def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:
     if mirror.store is None:
         return
-    report = json.dumps({"store": redact(uri), "offset": mirror.offset, "refused": mirror.refused, "page": mirror.page})
+    report = json.dumps(asdict(Report(redact(uri), mirror.offset, mirror.refused, mirror.page)))
     aside = folder.tracking.with_name(f".{folder.tracking.name}.{os.getpid()}")
     try:
         if not folder.tracking.exists() or folder.tracking.read_text(encoding="utf-8") != report:

@@ -43,14 +43,16 @@ TRIES = 10
 """So often a store that answers may fail to take the same thing before this is set aside."""
 LOG, VIEWS = ("log", ""), ("views", "")
 """What is sent besides the runs."""
+Failed = tuple[tuple[Any, ...], Exception]
+"""What the store has not taken, by its place, its name and value, and the store's error."""
 
 
 class Mirror:
     """The runs of the sweep in `folder`, in the store at the resolved `uri`.
 
     Args:
-        lost: whether the driver is gone, so that a session which the log leaves open was interrupted. What was sent is read
-            back then.
+        lost: whether the driver is gone, so that a session which the log leaves open was interrupted, and points may be
+            missing between others.
         log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
 
     Attributes:
@@ -115,7 +117,7 @@ class Mirror:
                     self._try(desired.place, store, partial(self._make_equal, desired, store))
             for place in (LOG, VIEWS) if self.sweep_run is not None else ():
                 if place in self._dirty:
-                    self._try(place, store, lambda _, place=place: self._send(place, store))  # type: ignore[misc]
+                    self._try(place, store, partial(self._send, place, store))
             self.stuck = self.stuck + 1 if self._dirty and store.done == done else 0
         except Exception as error:
             if is_missing(error):
@@ -142,38 +144,42 @@ class Mirror:
         if self._pieces.end != self._log.offset and (state.ended is not None or time.monotonic() >= self._next_log):
             self._dirty[LOG] = None
 
-    def _try(self, place: Place, store: SweepStore, make_equal: Callable[[bool], bool]) -> None:
+    def _try(self, place: Place, store: SweepStore, send: Callable[[], list[Failed]]) -> None:
         """Makes something equal, sets aside what the store does not take, or leaves it to the next step; raises the store's
-        error if it is away, or has lost the run. `make_equal` gets whether what fails is to be set aside."""
+        error if it is away, or has lost the run."""
         done, tries = store.done, self._failures.get(place)
         give_up = tries is not None and tries >= TRIES
         try:
             if tries is not None and place[0] in KINDS:  # the store may have done a request whose answer was lost
                 store.look_again(place)
-            settled = make_equal(give_up)
+            failed = send()
         except Exception as error:  # stores, their drivers and the network have errors of their own
-            run, settled = store.runs.get(place) or self.sweep_run, give_up
+            run, failed = store.runs.get(place) or self.sweep_run, [((place,), error)]
             self._failures.setdefault(place, 0)  # of a store that is away, too: it may have done a part
             if is_refusal(error) or is_missing(error):
                 if run is None and is_missing(error):
                     raise
                 if run is not None:
                     store.check_there(run)
-                settled = True
+                give_up = True
             elif not store.answers():
                 raise
-            if settled:
-                self._set_aside((place,), error)
-        if not settled:
+        remaining = [item for item, error in failed if not (give_up or is_refusal(error))]
+        for item, error in failed:
+            if item not in remaining:
+                self._set_aside(item, error)
+        if remaining:
             self._failures[place] = 0 if tries is None or store.done > done else tries + 1
             return
         if place == LOG:
             self._pieces.end = self._log.offset
+        elif place[0] == names.TRIAL_KIND:
+            self._log.rows.pop(place[1], None)
         del self._dirty[place]
         self._failures.pop(place, None)
 
-    def _make_equal(self, desired: DesiredRun, store: SweepStore, give_up: bool) -> bool:
-        """Sends what the store lacks of a run; returns whether it has everything now, but for what it refused."""
+    def _make_equal(self, desired: DesiredRun, store: SweepStore) -> list[Failed]:
+        """Sends what the store lacks of a run; returns what it has not taken."""
         place = desired.place
         above = store.runs.get(desired.parent) if desired.parent else None
         run = store.runs.get(place)
@@ -182,44 +188,26 @@ class Mirror:
             began = self._log.began.get(place[1], desired.ended)
             run = store.create(place, desired.name, began, self._log.state.started.origin)
         rows = self._log.rows.get(place[1], []) if place[0] == names.TRIAL_KIND else []
-        sent = store.done
         if self._lost or place in self._failures:  # the store may have a later point without an earlier one
             store.read_points(run, rows)
-        failed = store.send(run, self._lacking(desired, rows, run, above))
-        for item, error in failed:
-            if give_up or is_refusal(error):
-                self._set_aside((place, item.key, item.value), error)
+        items = differences(desired, rows, run, above.id if above else None)
+        failed = store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside])
         if desired.data is not None:
             store.add_data(run, *desired.data)
         ended = int(1000 * desired.ended)
         if desired.status != run.status or (run.status != "RUNNING" and run.ended != ended):
             store.set_status(run, desired.status, ended)
         self._upload(desired, run, store)
-        equal = not failed
-        if failed or (self._lost and store.done > sent):  # a proxy may have answered without an error, and sent nothing on
-            store.read_again(run, rows)
-        if self._lost or failed:
-            equal = not self._lacking(desired, rows, run, above)
-            store.done = store.done if equal or failed else sent
-        if not equal and give_up:
-            self._set_aside((place,), OSError("it has taken values without an error, and has not kept them"))
-            equal = True
-        if equal and place[0] == names.TRIAL_KIND:
-            self._log.rows.pop(place[1], None)
-        return equal
+        return [((place, item.key, item.value), error) for item, error in failed]
 
-    def _lacking(self, desired: DesiredRun, rows: Rows, run: StoredRun, above: StoredRun | None) -> list[Item]:
-        items = differences(desired, rows, run, above.id if above else None)
-        return [item for item in items if (desired.place, item.key, item.value) not in self._aside]
-
-    def _send(self, place: Place, store: SweepStore) -> bool:
+    def _send(self, place: Place, store: SweepStore) -> list[Failed]:
         """Sends what the store lacks of the log itself, or the sweep's saved views and answer."""
         if place == VIEWS:
             store.show(self._desired.views(), self._desired.answer, self._desired.links(store.experiment))
         elif self.sweep_run is not None:
             self._pieces.send(store.client, self.sweep_run.id, self._log.offset)
             self._next_log = time.monotonic() + self._log_every
-        return True
+        return []
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""

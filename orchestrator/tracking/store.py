@@ -109,11 +109,6 @@ class SweepStore:
         for name in run.metrics.keys() & {name for name, count in counts.items() if count > 1}:
             run.steps[name] = {point.step for point in self.client.get_metric_history(run.id, name)}
 
-    def read_again(self, run: StoredRun, rows: Rows) -> None:
-        """Replaces what is noted of a run by what the store has."""
-        vars(run).update(vars(StoredRun.of(self.client.get_run(run.id))))
-        self.read_points(run, rows)
-
     @property
     def replaced(self) -> bool:
         """Whether another SQLite file has taken the store's place; MLflow keeps the old one open."""

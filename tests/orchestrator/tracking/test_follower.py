@@ -91,7 +91,7 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
 ) -> None:
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "1")
     trial, sweep = entry(), SweepLog(tmp_path / "runs")
-    assert Report(SweepFolder(tmp_path / "runs"), uri).page is None
+    assert Report.read(SweepFolder(tmp_path / "runs"), uri).page is None
     sweep.start(trial)
     follower = follow(uri)
     sweep.run(trial)
@@ -102,8 +102,8 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
     assert process.nice() >= NICENESS
     number = MlflowClient(uri).get_experiment_by_name("demo").experiment_id
     page = f"#/experiments/{number}/runs?viewStateShareKey=front-55555555"
-    assert Report(SweepFolder(tmp_path / "runs"), uri).page == page
-    assert Report(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
+    assert Report.read(SweepFolder(tmp_path / "runs"), uri).page == page
+    assert Report.read(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
     wait_for(lambda: any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics), seconds=60)
     process.kill()
     sweep.report(trial, 20)

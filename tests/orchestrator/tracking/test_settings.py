@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -226,7 +227,7 @@ def refusing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def sentences(uri: str) -> list[str]:
     """What `run`, a command that reads a sweep, and `check` say."""
     texts = []
-    for ask in (check_store, StoreReader):
+    for ask in (partial(check_store, sweep="demo"), StoreReader):
         with pytest.raises(TrackingError) as refused:
             ask(uri)
         texts.append(str(refused.value))
