@@ -169,7 +169,7 @@ def test_the_adapter_gives_the_outputs_that_were_scored(small_sweep: SmallSweep,
     from craft.spec import RunSpec
     from craft.tasks import find_task
     from craft.tasks.splits import load_splits
-    from orchestrator.adapters.serving import Answerer
+    from orchestrator.serving import Answerer
 
     for name in ("toy-sentiment", "toy-paraphrase"):
         spec = RunSpec.model_validate(json.loads((taken / name / "run.json").read_text())["spec"])

@@ -16,7 +16,7 @@ from craft.models.files import MINILM, resolve_model
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import write_merged
-from orchestrator.adapters.serving import Answerer
+from orchestrator.serving import Answerer
 from orchestrator.tracking.registry import Candidate, register
 from tests.word_pairs import word_pairs
 

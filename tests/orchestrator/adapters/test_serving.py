@@ -8,7 +8,7 @@ import pytest
 
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
-from orchestrator.adapters.serving import Answerer
+from orchestrator.serving import Answerer
 
 SINGLE, PAIR = "toy/sentiment", "toy/paraphrase"
 
