@@ -208,7 +208,8 @@ class Budget(Settings):
     @field_validator("wall_clock", mode="before")
     @classmethod
     def _check_duration(cls, text: Any) -> Any:
-        if text is not None and (not isinstance(text, str) or not _DURATION.fullmatch(text) or not parse_duration(text)):
+        match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+        if text is not None and (match is None or float(match[1]) == 0):
             raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
         return text
 
@@ -219,15 +220,8 @@ class Budget(Settings):
 
     @property
     def wall_clock_seconds(self) -> float | None:
-        return None if self.wall_clock is None else parse_duration(self.wall_clock)
-
-
-def parse_duration(text: str) -> float:
-    """Returns the seconds of a duration such as `90min`, `8h` or `2d`; raises ValueError if `text` is none."""
-    match = _DURATION.fullmatch(text)
-    if not match:
-        raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d)")
-    return float(match[1]) * UNITS[match[2]]
+        match = _DURATION.fullmatch(self.wall_clock or "")
+        return float(match[1]) * UNITS[match[2]] if match else None
 
 
 class Bounds(Settings):

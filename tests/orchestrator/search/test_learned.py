@@ -29,7 +29,7 @@ from orchestrator.search.learned import (
     search_value,
     tpe,
 )
-from orchestrator.sweepfile.settings import SEARCHERS, parse_duration
+from orchestrator.sweepfile.settings import SEARCHERS, Budget
 from tests.orchestrator.plans import rank, toy_plan
 
 ADAPTIVE = [
@@ -330,7 +330,7 @@ def test_a_failure_counts_until_its_trial_is_to_run_again() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
 def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert Budget(wall_clock=text).wall_clock_seconds == seconds
 
 
 def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:
