@@ -17,7 +17,8 @@ from safetensors.numpy import load_file
 
 import craft
 from craft.models.files import MINILM, resolve_model
-from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load, take_adapters
+from orchestrator.adapters.model_card import Taken
+from orchestrator.adapters.taking import cut_adapters, folders_of, how_to_load, take_adapters
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.checkpoints import stored_checkpoints
@@ -341,7 +342,10 @@ def test_a_lora_of_a_gguf_base_is_loaded_by_what_reads_gguf(tmp_path: Path, fron
     run = json.loads((folder / "run.json").read_text())
     run["spec"]["model"] = "models/x-q4.gguf"
     (folder / "run.json").write_text(json.dumps(run))
-    assert how_to_load(Taken(front.entries[0], (), folder), "lora")[0] == "from craft import load_adapter"
+    assert (
+        how_to_load(Taken("demo", front.summaries[0], front.entries[0], (), folder=folder), "lora")[0]
+        == "from craft import load_adapter"
+    )
 
 
 HALF = """\

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 
 from craft.spec import RunSpec
 from craft.tasks.prompts import PROMPTS
-from orchestrator.adapters.model_card import Origin, loading, model_card, served_by
+from orchestrator.adapters.model_card import Taken, loading, model_card, served_by
 from orchestrator.plan.trial import PlannedTrial, TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
@@ -96,7 +96,7 @@ def card_of(content: dict[str, Any], sweep: str = "demo", picked: str = "Picked:
     result = TrialResult(trial.key, "finished", CONTENT["metrics"], CONTENT["counts"], facts=CONTENT["facts"])
     entry = Entry(trial.trial, result)
     (summary,) = summarize_entries([entry])
-    return model_card(Origin(sweep, summary, entry, [picked]), content, **{"pair": True} | more)
+    return model_card(Taken(sweep, summary, entry, (picked,)), content, **{"pair": True} | more)
 
 
 @pytest.mark.parametrize("by_peft", [True, False])

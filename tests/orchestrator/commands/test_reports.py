@@ -15,7 +15,8 @@ import yaml
 
 from craft.spec import RunSpec
 from docs.generate import reports_schema
-from orchestrator.adapters.taking import Taken, take_report
+from orchestrator.adapters.model_card import Taken
+from orchestrator.adapters.taking import take_report
 from orchestrator.commands.app import LEFT, STOPPED, error_report
 from orchestrator.commands.check import CheckReport, Finding
 from orchestrator.plan.table import print_plan
@@ -185,7 +186,7 @@ def test_what_was_taken_says_where_it_is_and_how_it_loads(front: PastSweep, tmp_
     (tmp_path / "adapter" / "sub" / "tokenizer.json").write_text("{}")
     run_file = {"spec": run.model_dump(mode="json"), "kind": "classification", "labels": ["no", "yes"], "facts": {}}
     (tmp_path / "adapter" / "run.json").write_text(json.dumps(run_file))
-    taken = [Taken(entry, (why,), tmp_path / "adapter")]
+    taken = [Taken("demo", chosen.summary, entry, (why,), folder=tmp_path / "adapter")]
     report = checked(take_report(front, chosen, taken))
     assert (report["label"], report["trainable_parameters"]) == ("LoRA middle", 5000)
     (adapter,) = report["adapters"]
