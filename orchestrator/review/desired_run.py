@@ -1,7 +1,7 @@
 """Desired runs of a sweep in MLflow: what each of them should be, as a function of the sweep's State.
 
 The sweep has a run; below it each configuration with a trial that has begun, or that was refused; below these their trials that
-have begun. `orchestrator.tracking.mirror` makes the store equal to them.
+have begun. `orchestrator.review.mirror` makes the store equal to them.
 """
 
 from __future__ import annotations

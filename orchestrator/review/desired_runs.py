@@ -118,8 +118,7 @@ OWN = ("started", "ended", "underway", "files")
 
 
 class DesiredRuns:
-    """The runs of the sweep in `folder` as they should be (`orchestrator.tracking.desired.Desired` describes the methods);
-    commands in them name the store's address `uri`."""
+    """The runs of the sweep in `folder` as they should be; commands in them name the store's address `uri`."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self._folder, self._uri = folder, uri
@@ -130,6 +129,7 @@ class DesiredRuns:
         self._families: dict[str, str] = {}
 
     def update(self, state: State, end: State | None) -> dict[Place, None]:
+        """Takes a new state, and returns the runs that are different in it, parents first; `end` ended the last session."""
         previous, groups = self._state, self._groups
         self._state, self._groups = state, group(state)
         self._families = _families(self._groups, state.entries)
@@ -153,9 +153,11 @@ class DesiredRuns:
 
     @property
     def answer(self) -> str:
+        """The sweep's answer when its last session ended, in Markdown; empty without one."""
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
 
     def views(self) -> dict[str, str]:
+        """Returns the sweep's saved views by their keys."""
         return saved_views(self._state.sweep, self._state.sweep_id, int(1000 * self._state.opened))
 
     def links(self, experiment: str) -> str:

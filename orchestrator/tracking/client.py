@@ -85,7 +85,7 @@ def quiet_mlflow() -> None:
     """Keeps the messages of MLflow and Alembic off the screen and telemetry off the network; turns MLflow's retries off.
 
     MLflow repeats a request whose answer was lost although the store may have done it.
-    `orchestrator.tracking.mirror` repeats instead, after it has looked what the store has.
+    `orchestrator.review.mirror` repeats instead, after it has looked what the store has.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -15,7 +15,8 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.tracking.follower import NICENESS, Follower, Report
+from orchestrator.review.mirror import NICENESS
+from orchestrator.tracking.follower import Follower, Report
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 from tests.orchestrator.stand_in import wait_for
@@ -44,7 +45,7 @@ def process_of(driver: int) -> psutil.Process:
     """Returns the process that follows for the driver with this number."""
 
     def following() -> list[psutil.Process]:
-        return [child for child in psutil.Process(driver).children() if "orchestrator.commands.track" in child.cmdline()]
+        return [child for child in psutil.Process(driver).children() if "orchestrator.review.mirror" in child.cmdline()]
 
     wait_for(lambda: bool(following()), seconds=60)  # one that has died is started again
     return following()[0]

@@ -17,9 +17,7 @@ from requests import ConnectionError as Lost
 
 from orchestrator.record.events import Wanted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.tracking.follower import _steps, replay
-from orchestrator.tracking.mirror import Mirror
+from orchestrator.review.mirror import Mirror, _steps, replay
 from orchestrator.tracking.store import RunGone, SweepStore
 from tests.orchestrator.logged import SweepLog, contents, entry, history, mirror, runs, step_until_equal, story
 
@@ -123,7 +121,7 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
     end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
     chance = random.Random(5)
     requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
-    copy = Mirror(folder, lossy, DesiredRuns)
+    copy = Mirror(folder, lossy)
     step_until_equal(copy, folder)
     assert copy.refused == 0
     assert contents(lossy) == end
@@ -148,9 +146,9 @@ def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
 
     for name in (*READS, *WRITES):
         monkeypatch.setattr(MlflowClient, name, fail(getattr(MlflowClient, name)))
-    copy, steps, delay = Mirror(folder, flaky, DesiredRuns), 0, 0.0
+    copy, steps, delay = Mirror(folder, flaky), 0, 0.0
     pauses = iter(_steps(copy))
-    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda seconds: pause(seconds))
+    monkeypatch.setattr("orchestrator.review.mirror.time.sleep", lambda seconds: pause(seconds))
 
     def pause(seconds: float) -> None:
         nonlocal delay
@@ -182,11 +180,11 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     sweep.close()
     live.step()
     assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "search_score")] == [10, 30]
-    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda _: None)
+    monkeypatch.setattr("orchestrator.review.mirror.time.sleep", lambda _: None)
     monkeypatch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
-    assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) > 0
+    assert replay(tmp_path, uri, timeout_s=600) > 0
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
-    assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) == 0
+    assert replay(tmp_path, uri, timeout_s=600) == 0
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
@@ -208,7 +206,7 @@ def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
         answers[0] = False
         raise Lost("no answer")
 
-    copy = Mirror(tmp_path, uri, DesiredRuns)
+    copy = Mirror(tmp_path, uri)
     with monkeypatch.context() as patch, suppress(Lost):
         patch.setattr(MlflowClient, "log_batch", fail)
         patch.setattr(SweepStore, "answers", lambda _: answers[0])
@@ -237,7 +235,7 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", refuse)
-        step_until_equal(copy := Mirror(tmp_path, uri, DesiredRuns), tmp_path)
+        step_until_equal(copy := Mirror(tmp_path, uri), tmp_path)
         other = entry(seed=1)
         sweep.add(Wanted, keys=[other.key], trials=[other.trial])
         sweep.train(other)
@@ -297,7 +295,7 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
 
 
 def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.tracking.mirror.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("orchestrator.review.mirror.LOOK_EVERY_S", 0.0)
     next(itertools.islice(story(tmp_path / "runs"), 2, None))
     copy = mirror(tmp_path / "runs", uri)
     before = runs(uri).keys()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.tracking import follower
+from orchestrator.review.mirror import replay
 from tests.orchestrator.logged import SweepLog, entry, history, mirror, runs, step_until_equal
 from tests.orchestrator.outage import sweep_through_an_outage
 from tests.postgres import Missing, postgres
@@ -30,7 +29,7 @@ def test_postgresql_without_a_server(here: Path) -> None:
             copy = mirror(sweep.folder, backend)
             subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             sweep.report(trial, 20)
-            assert follower.replay(sweep.folder, backend, DesiredRuns, 120) == 0
+            assert replay(sweep.folder, backend, 120) == 0
             step_until_equal(copy, sweep.folder)
             assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
     except Missing as why:

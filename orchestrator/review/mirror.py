@@ -1,43 +1,58 @@
 """`Mirror`: makes a sweep's runs in MLflow equal to its State, and keeps them so while its log grows.
 
-    log.jsonl --> LogFollower (State) --> Desired (what each run should be) --difference--> SweepStore --> MLflow
+    log.jsonl --> LogFollower (State) --> DesiredRuns (what each run should be) --difference--> SweepStore --> MLflow
 
 It remembers nothing on disk. When it connects it reads the sweep's runs in the store, replays the whole log, and sends what the
 store lacks. Then it looks again only at runs that a new event changes. So a crash between two requests, a store that was away
 and one that was emptied need no rule of their own. A run that does not become equal is looked up and tried again in the next
-step.
+step. A value that the store refuses is set aside and never holds up others. The next session offers it again.
 
-A value that the store refuses is set aside and never holds up others. The next session offers it again.
+A running sweep starts this module as a process of its own (`orchestrator.tracking.follower.Follower`): `python -m
+orchestrator.review.mirror FOLDER`. The process is niced, and ignores SIGTERM and SIGHUP. A store that does not answer is asked
+again without end, with growing delays; meanwhile the log holds all. `craft-sweeps replay` does the same once, without a running
+sweep.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import math
+import os
+import random
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import Any
 
+from craft.plugins import load_inherited
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.plan.configuration import text
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.state import NO_METRICS, State
+from orchestrator.record.log import DamagedLog
+from orchestrator.record.state import State
+from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.tools.quiet import LOG_FORMAT, Lossy
 from orchestrator.tools.secrets import redact
+from orchestrator.tools.signals import SIGNALS
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
-from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, MakeDesired, Place
-from orchestrator.tracking.store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, Rows, StoredRun, SweepStore, cut, stored_name
+from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, Place
+from orchestrator.tracking.follower import PAUSES_S, Report, count_events, pause
+from orchestrator.tracking.private import watch_machine
+from orchestrator.tracking.store import StoredRun, SweepStore, differences
 
-if TYPE_CHECKING:
-    from mlflow.entities import RunTag
+log = logging.getLogger("orchestrator.review.mirror")
 
-log = logging.getLogger(__name__)
-
+STEP_S, LOG_EVERY_S = 0.5, 2.0
+NICENESS = 10
+REPLAYS = 3
+"""So often a replay reads the whole store to find nothing missing any more."""
 LOOK_EVERY_S = 30.0
 TRIES = 10
 """So often a store that answers may fail to take the same thing before this is set aside."""
@@ -60,10 +75,8 @@ class Mirror:
         offset: how much of the log the store has, in bytes, but for what it refused.
     """
 
-    def __init__(
-        self, folder: Path, uri: str, make_desired: MakeDesired, *, lost: bool = False, log_every: float = 0.0
-    ) -> None:
-        self._folder, self._uri, self._make_desired, self._lost = SweepFolder(folder.resolve()), uri, make_desired, lost
+    def __init__(self, folder: Path, uri: str, *, lost: bool = False, log_every: float = 0.0) -> None:
+        self._folder, self._uri, self._lost = SweepFolder(folder.resolve()), uri, lost
         self._log_every = log_every
         self.store: SweepStore | None = None
         self._disconnect()
@@ -72,7 +85,7 @@ class Mirror:
         """Forgets everything, so that the next step reads store and log from their starts."""
         self.store, self.offset, self.stuck = None, 0, 0
         self._log = LogFollower(self._folder.record)
-        self._desired = self._make_desired(self._folder.path, self._uri)
+        self._desired = DesiredRuns(self._folder.path, self._uri)
         self._dirty: dict[Place, None] = {}
         self._failures: dict[Place, int] = {}
         self._aside: set[tuple[Any, ...]] = set()
@@ -243,88 +256,85 @@ class Mirror:
             log.error("the tracking store refuses %s: %s", " ".join([kind, key, *(str(part)[:100] for part in value)]), reason)
 
 
-def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
-    """Returns what the store lacks of a run.
+def follow(folder: Path) -> None:
+    """Follows the log, for the store whose address comes by standard input, until the input ends."""
+    os.nice(NICENESS)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    uri = sys.stdin.readline().strip()
 
-    Args:
-        rows: what a trial reported, each row with its time. Points that are stored are left out: those up to the last step
-            of a metric, or those at its steps if they have been read.
+    def end_with_driver() -> None:
+        sys.stdin.read()
+        os._exit(0)  # nothing to tidy: the next process reads what the store has
+
+    threading.Thread(target=end_with_driver, daemon=True).start()
+    mirror, watched = Mirror(folder, uri, log_every=LOG_EVERY_S), False
+    for _ in _steps(mirror):
+        _write_report(mirror, SweepFolder(folder), uri)
+        if mirror.store is not None and mirror.store.replaced:
+            return  # the driver starts another process, which opens the new file
+        if not watched and mirror.sweep_run is not None:
+            watch_machine(mirror.sweep_run.id, uri)
+            watched = True
+        time.sleep(STEP_S)  # events gather meanwhile
+
+
+def replay(folder: Path, uri: str, timeout_s: float) -> int:
+    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns the number of events, and of
+    refused values, that it lacks.
+
+    What was sent is read back: a proxy may have answered without an error, and sent nothing on.
     """
-    items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
-    first: dict[str, Item] = {}
-    for item in items:
-        if is_tag(item):
-            first.setdefault(item.key, item)
-    return [item for item in items if not is_tag(item) or first[item.key] is item]
+    end, record = time.monotonic() + timeout_s, SweepFolder(folder).record
+    for _ in range(REPLAYS):
+        mirror = Mirror(folder, uri, lost=True)
+        for _ in _steps(mirror, timeout_s, (DamagedLog,)):
+            if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
+                break
+        not_kept = mirror.store.done if mirror.store else 0
+        if not not_kept or time.monotonic() >= end:
+            not_kept = 0
+            break
+    _write_report(mirror, SweepFolder(folder), uri)
+    return count_events(record, mirror.offset) + mirror.refused + not_kept
 
 
-def is_tag(item: Item) -> bool:
-    return type(item).__name__ == "RunTag"
+def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Takes steps without end, with growing delays while the store is away. Raises only the errors that are `fatal`."""
+    failures = 0
+    while True:
+        try:
+            mirror.step()
+            failures, tries = 0, mirror.stuck
+        except fatal:
+            raise
+        except Exception as error:  # no error of a store, its driver or the network may end the record
+            failures = tries = failures + 1
+            if failures == 1 and isinstance(error, DamagedLog):
+                log.error("%s Until then the store gets nothing more of this sweep.", error)
+            elif failures == 1:
+                reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
+                log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
+        if tries:
+            time.sleep(min(longest, pause(tries - 1) * random.uniform(0.75, 1.25)))
+        yield
 
 
-def _tags(desired: DesiredRun, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
-    from mlflow.entities import RunTag
-
-    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in desired.tags.items()}
-    tags[names.RUN_NAME] = cut(desired.name, NAME_LIMIT)
-    if desired.charts:
-        # MLflow's page shows no picture whose data are in its address, so these are the addresses of artifacts.
-        links = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run.id})" for name in desired.charts]
-        note = cut(tags.get(names.NOTE, ""), TAG_LIMIT - sum(len(link) + 2 for link in links))
-        tags[names.NOTE] = "\n\n".join([note, *links])
-    for name, value in (tags | ({names.PARENT: parent} if parent else {})).items():
-        if run.tags.get(name, "") != value:
-            yield RunTag(name, value)
+def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:
+    if mirror.store is None:
+        return
+    report = json.dumps(asdict(Report(redact(uri), mirror.offset, mirror.refused, mirror.page)))
+    aside = folder.tracking.with_name(f".{folder.tracking.name}.{os.getpid()}")
+    try:
+        if not folder.tracking.exists() or folder.tracking.read_text(encoding="utf-8") != report:
+            aside.write_text(report, encoding="utf-8")
+            aside.replace(folder.tracking)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", folder.tracking, error)
 
 
-def _params(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
-    from mlflow.entities import Param, RunTag
-
-    params = {stored_name(name): cut(text(value), PARAM_LIMIT) for name, value in desired.params.items() if value is not None}
-    if desired.place[0] == names.CONFIGURATION_KIND and params:
-        params |= dict.fromkeys(run.params.keys() - params.keys(), "differs between trials")
-    for name, value in params.items():
-        tag = f"{names.NOW}{name}"
-        if name not in run.params:
-            yield Param(name, value)
-        elif run.tags.get(tag, run.params[name]) != value:
-            # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag.
-            yield RunTag(tag, value)
-
-
-def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
-    for measured, row in rows:
-        step = int(row["step"])
-        for name, value in row.items():
-            if name in NO_METRICS and name != "epoch":
-                continue
-            stored = stored_name(name)
-            if step not in run.steps[stored] if stored in run.steps else step > run.metrics.get(stored, (-1,))[0]:
-                yield from _point(name, value, int(1000 * measured), step, run)
-
-
-def _values(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
-    for name, value in desired.metrics.items():
-        value = round_value(value)
-        step, time, stored_value = run.metrics.get(stored_name(name), (-1, -1, math.nan))
-        if value != stored_value:
-            # MLflow shows the value of the last step, and of one step the latest.
-            last = max(int(1000 * desired.ended), time + 1)
-            yield from _point(name, value, last, max(desired.step, step), run)
-
-
-def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Iterator[Item]:
-    """Yields a metric's point; a tag for the first that MLflow cannot hold."""
-    from mlflow.entities import Metric, RunTag
-
-    name = stored_name(name)
-    if math.isfinite(value):
-        yield Metric(name, round_value(value), time, step)
-    elif (tag := f"{names.NONFINITE}{name}") not in run.tags:
-        yield RunTag(tag, f"{float(value)} at step {step}")
-
-
-def round_value(value: float) -> float:
-    """Returns a value with four digits behind the point, or four in all where that is more: MLflow's page shows all it has."""
-    digits = 3 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
-    return round(float(value), max(4, digits))
+if __name__ == "__main__":
+    sys.stdout = sys.stderr = Lossy(2)
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
+    load_inherited()
+    follow(Path(sys.argv[1]))
