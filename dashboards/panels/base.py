@@ -136,7 +136,7 @@ def best_first(rows: Iterable[Row]) -> list[Row]:
 
 def done(rows: Iterable[Row]) -> list[Row]:
     """Returns the complete configurations. Fronts and importances use no others."""
-    return [row for row in rows if row.state == "done" and not math.isnan(row.value("score"))]
+    return [row for row in rows if row.summary.complete and not math.isnan(row.value("score"))]
 
 
 def trained(rows: Iterable[Row]) -> list[Row]:

@@ -28,24 +28,15 @@ from orchestrator.results.metrics import SIZE, Column, colours, titled
 from orchestrator.review.front_tables import describe_intervals, scored_on
 
 GREY = "#8A8A8A"
-STATES = {
-    "done": "done",
-    "partial": "still running (×)",
-    "waiting": "waiting for seeds (×)",
-    "incomplete": "incomplete or with fewer seeds (×)",
-    "running": "waiting for a first score",
-    "failed": "failed",
-    "stopped": "stopped early",
-    "interrupted": "interrupted",
-    "infeasible": "dropped as infeasible",
-}
+STATES = {"waiting": "waiting for seeds", "stopped": "stopped early", "infeasible": "dropped as infeasible"}
+"""What the note calls a state, if not by its name."""
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
 def draw(view: View) -> Plain:
     """Draws the figure with its choices (horizontal metric, vertical metric, published rows), and says what is not drawn."""
     ready = base.done(view.configurations)
-    partial = [row for row in view.configurations if row.state in ("partial", "waiting", "incomplete")]
+    partial = [row for row in view.configurations if not row.summary.complete and not math.isnan(row.value("score"))]
     states = Counter(row.state for row in view.configurations)
     if not ready and not partial:
         return {"empty": _why_empty(states)}
@@ -89,7 +80,7 @@ def draw(view: View) -> Plain:
         ],
         "values": values,
         "figure": {"data": traces, "layout": layout},
-        "note": f"{_note(states)} {_scored(ready)}",
+        "note": f"{_note(states, len(partial))} {_scored(ready)}",
         "help": _help(view, ready, models[0] if models and shown == NO_ROWS else None),
         "first": recommended[0] if recommended else None,
         "details": {row["id"]: _published_details(row) for row in published_rows()},
@@ -128,7 +119,7 @@ def _front_over(sweep: Frames, rows: list[Row], x: Column, y: Column) -> list[Ro
 def _why_empty(states: Counter[str]) -> str:
     if not states:
         return "This sweep has no configurations yet: the first appear when its first trial starts."
-    ended = [f"{states[state]} {state}" for state in STATES if states[state] and state not in ("running", "waiting")]
+    ended = [f"{count} {state}" for state, count in states.items() if state not in ("running", "waiting")]
     return f"No configuration has a score yet ({', '.join(ended)})." if ended else "No configuration has a score yet."
 
 
@@ -235,9 +226,10 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
     return [*lines, points | {"showlegend": False, "error_y": bars}, names | {"showlegend": False}]
 
 
-def _note(states: Counter[str]) -> str:
-    parts = [f"{states[state]} {meaning}" for state, meaning in STATES.items() if states[state] or state == "done"]
-    return f"Configurations: {', '.join(parts)}."
+def _note(states: Counter[str], partial: int) -> str:
+    parts = [f"{count} {STATES.get(state, state)}" for state, count in states.most_common()]
+    crosses = f" × is the mean so far of {partial} that are not complete." if partial else ""
+    return f"Configurations: {', '.join(parts)}.{crosses}"
 
 
 def _help(view: View, ready: list[Row], unpublished: str | None) -> str:

@@ -113,7 +113,7 @@ def _metric(metric: Column, rows: Sequence[Row]) -> Plain:
 
 def _best(metric: Column, rows: Sequence[Row], values: Sequence[float | None]) -> list[int]:
     """Returns the places of the best value among the complete configurations; others are over fewer tasks or seeds."""
-    done = {place: value for place, value in enumerate(values) if value is not None and rows[place].state == "done"}
+    done = {place: value for place, value in enumerate(values) if value is not None and rows[place].summary.complete}
     if metric.best is None or len(done) < 2:
         return []
     best = (max if metric.best == "maximize" else min)(done.values())

@@ -22,16 +22,20 @@ from tests.orchestrator.logged import SweepLog, entry
 
 def test_a_configuration_has_the_state_of_its_trials_and_only_whole_ones_are_on_the_front() -> None:
     alone = ("running", "failed", "stopped")
-    states = {"done": "", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
+    states = {"whole": "", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
     runs = [run for state, last in states.items() for run in
             configuration(state, scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): last} if last else {})]  # fmt: skip
     runs += [run for state in alone for run in configuration(state, states={("toy", 0): state})]
     view = view_of(("ranks", runs))
-    assert {row.id: row.state for row in view.configurations} == {name: name for name in (*states, *alone)}
+    known = {"whole": "finished", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
+    assert {row.id: row.state for row in view.configurations} == known | {name: name for name in alone}
     assert {row.id: row.value("score") for row in view.configurations}["incomplete"] == 80.0
     spec = draw("front", view)
-    assert spec["note"].startswith("Configurations: 1 done, 1 still running (×), 1 waiting for seeds (×), 1 incomplete")
-    assert (spec["values"]["id"], spec["values"]["so far"]) == (["done"], ["partial", "waiting", "incomplete"])
+    counted = (
+        "Configurations: 2 running, 2 failed, 1 finished, 1 waiting for seeds, 1 stopped early. × is the mean so far of 3 "
+    )
+    assert spec["note"].startswith(counted)
+    assert (spec["values"]["id"], spec["values"]["so far"]) == (["whole"], ["partial", "waiting", "incomplete"])
     traces = spec["figure"]["data"]
     rings = [trace for trace in traces if trace.get("marker", {}).get("symbol") == "circle-open"]
     assert rings == [], "a ring means that it may be on the front"
@@ -49,7 +53,7 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     runs += incomplete("c", mrpc="failed", rte="stopped", cola="stopped")
     view = view_of(("ranks", runs))
     assert {row.label: row.state for row in view.configurations} == {
-        "craft a": "done",
+        "craft a": "finished",
         "craft b": "stopped",
         "craft c": "failed",
     }

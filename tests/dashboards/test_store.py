@@ -46,7 +46,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
     write_sweep(client, "ranks", [Ended(result=result)], tmp_path / "ranks")
     assert feed.refresh()
     assert trial().state == "finished"
-    assert [row.state for row in feed.frames.rows()] == ["done"]
+    assert [row.state for row in feed.frames.rows()] == ["finished"]
     assert feed.frames.judged is not judged
 
 
