@@ -211,8 +211,8 @@ def score_axis(label: str = "score") -> Plain:
 
 def focus_trace(colour: str) -> Plain:
     """Returns the trace in which the page draws again the lines of the configurations that are selected or in focus."""
-    look = {"connectgaps": False, "hoverinfo": "skip", "showlegend": False, "line": {"color": colour, "width": 2.6}}
-    return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **look}
+    style = {"connectgaps": False, "hoverinfo": "skip", "showlegend": False, "line": {"color": colour, "width": 2.6}}
+    return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **style}
 
 
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:

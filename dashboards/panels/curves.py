@@ -101,8 +101,8 @@ def _traces(by_method: dict[str, str]) -> list[Plain]:
 
     traces: list[Plain] = []
     for index, (name, colour) in enumerate(zip(texts([*by_method], 30), by_method.values(), strict=True)):
-        look = {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7}
-        traces.append(trace(f"{{metric}}/{{task}}/{index}", {"mode": {"$": "mode/{metric}"}, "name": name, **look}))
+        style = {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7}
+        traces.append(trace(f"{{metric}}/{{task}}/{index}", {"mode": {"$": "mode/{metric}"}, "name": name, **style}))
     traces.append(focus_trace("ink"))
     for state, symbol in ENDS.items():
         marker = {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}

@@ -216,8 +216,8 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
         trace = _points(f"front · {name}" if len(sweeps) > 1 else "front", {}, f"{pick}/{index}")
         del trace["customdata"]
         lines.append(trace | {"mode": "lines", "line": line, "hoverinfo": "skip"})
-    look = {"color": {"$": "colour", "pick": pick}, "symbol": {"$": "symbol", "pick": pick}}
-    points = _points("on the front", {**look, "size": 11, "line": {"width": 1.5, "color": "ink"}}, pick)
+    style = {"color": {"$": "colour", "pick": pick}, "symbol": {"$": "symbol", "pick": pick}}
+    points = _points("on the front", {**style, "size": 11, "line": {"width": 1.5, "color": "ink"}}, pick)
     bars = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": "soft"}
     bars |= {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
     # the page's script puts each name where it covers nothing

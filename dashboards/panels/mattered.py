@@ -111,9 +111,9 @@ def draw_parallel(view: View) -> Plain:
     if len({row.method for row in rows}) > 1:
         axes.insert(0, _positions("method", [row.method for row in rows]))
     axes.append(_positions(label_of("score", base.score_metric(view)), base.numbers(base.column(rows, "score"))))
-    look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
+    style = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
     marks = [
-        {"x": position, "y": at, "text": base.text(label, 18), **look}
+        {"x": position, "y": at, "text": base.text(label, 18), **style}
         for position, axis in enumerate(axes)
         for at, label in axis["ticks"]
     ]

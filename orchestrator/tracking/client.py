@@ -224,7 +224,7 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
         seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
     name = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     user = f"the user {name!r}" if name else "the login that it got"
-    given = name or os.environ.get("MLFLOW_TRACKING_TOKEN") or redact(uri) != uri
+    has_login = name or os.environ.get("MLFLOW_TRACKING_TOKEN") or redact(uri) != uri
     if status == HTTPStatus.FORBIDDEN:
         return (
             f"the tracking store {redact(uri)} does not allow this to {user} (403): name an experiment that this user may "
@@ -232,7 +232,7 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
         )
     if status != HTTPStatus.UNAUTHORIZED:
         return None
-    if given:
+    if has_login:
         return f"the tracking store {redact(uri)} does not accept {user} (401): check {LOGIN} in the environment"
     return f"the tracking store {redact(uri)} asks for a login (401): set {LOGIN} in the environment"
 

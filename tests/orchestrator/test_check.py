@@ -11,7 +11,7 @@ import torch
 
 from craft.results import Counts
 from orchestrator.commands import check
-from orchestrator.commands.check import Finding, look, needed_bytes
+from orchestrator.commands.check import Finding, check_machine, needed_bytes
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.ways import Gpu
@@ -108,11 +108,11 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
     runs = [plan_of(tmp_path).trials[0].run.model_dump(mode="json")]
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".token").write_text("ok")
-    look(str(tmp_path / "runs"), ".token", runs, {})
+    check_machine(str(tmp_path / "runs"), ".token", runs, {})
     with pytest.raises(OSError, match="a file it has just put there is missing"):
-        look(str(tmp_path), ".token", runs, {})
+        check_machine(str(tmp_path), ".token", runs, {})
     with pytest.raises(ValueError, match="has other data of toy/paraphrase"):
-        look(str(tmp_path / "runs"), ".token", runs, {"toy/paraphrase": "0" * 64})
+        check_machine(str(tmp_path / "runs"), ".token", runs, {"toy/paraphrase": "0" * 64})
 
 
 @pytest.mark.patient  # Ray starts
