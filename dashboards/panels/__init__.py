@@ -1,8 +1,8 @@
-"""The panels of the page, in their order on it. A new panel is one file and one row of PANELS."""
+"""The panels of the page, in their order on it. A new panel is one function and one row of ROWS."""
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, mattered, mistakes, progress, table
+from dashboards.panels import curves, front, mattered, table, trials
 from dashboards.panels.base import Panel, Plain, View
 
 ROWS = (
@@ -22,11 +22,11 @@ ROWS = (
           "Search score and training loss by step, a line for each trial; the configuration in focus is drawn bold.",
           curves.draw, wide=True),
     Panel("confusions", "Confusions", "mistakes",
-          "How often the recommended configuration answers each label right, and what else.", mistakes.draw_confusions),
+          "How often the recommended configuration answers each label right, and what else.", trials.draw_confusions),
     Panel("mistakes", "Most confident mistakes", "mistakes", "Reported rows that the recommended configuration answers wrong, "
-          "by their line or number; for values, the largest errors.", mistakes.draw_surest, wide=True),
-    Panel("time", "Where the time went", "progress", "What the trainings of each method spent.", progress.draw_time),
-    Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", progress.draw_failures),
+          "by their line or number; for values, the largest errors.", trials.draw_surest, wide=True),
+    Panel("time", "Where the time went", "progress", "What the trainings of each method spent.", trials.draw_time),
+    Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", trials.draw_failures),
 )  # fmt: skip
 PANELS: dict[str, Panel] = {row.name: row for row in ROWS}
 SECTIONS = {
