@@ -31,7 +31,6 @@ from orchestrator.review.desired_run import (
 )
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.space.blocks import OWN_KEYS
-from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.markup import plain
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.desired import CONFIGURATION_KIND, KINDS, SWEEP_KIND, TRIAL_KIND, DesiredRun, Place
@@ -69,12 +68,9 @@ def shared_parameters(space: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if name in TrainingSettings.model_fields or all(name in block for block in space)]
 
 
-def saved_views(sweep: Sweep, sweep_id: str, began: int) -> dict[str, str]:
-    """Returns the views of a sweep by their keys: its configurations by the first objective, and its trials.
-
-    Args:
-        began: when the sweep was opened, in milliseconds since 1970.
-    """
+def saved_views(state: State) -> dict[str, str]:
+    """Returns the views of a sweep by their keys: its configurations by the first objective, and its trials."""
+    sweep, sweep_id, began = state.sweep, state.sweep_id, int(1000 * state.opened)
     objectives, tasks = sweep.objectives, sweep.tasks
     numbers = dict.fromkeys((SCORE, SIZE, "score_low", "score_high", P_FRONT, P_ENOUGH, *objectives))
     marks = (names.ON_FRONT, names.ENOUGH, names.STATUS)
@@ -155,16 +151,6 @@ class DesiredRuns:
     def answer(self) -> str:
         """The sweep's answer when its last session ended, in Markdown; empty without one."""
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
-
-    def views(self) -> dict[str, str]:
-        """Returns the sweep's saved views by their keys."""
-        return saved_views(self._state.sweep, self._state.sweep_id, int(1000 * self._state.opened))
-
-    def links(self, experiment: str) -> str:
-        return links(experiment, self._state.sweep_id)
-
-    def page(self, experiment: str) -> str:
-        return address(experiment, self._state.sweep_id)
 
     def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
         state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.name)

@@ -35,7 +35,7 @@ from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import DamagedLog
 from orchestrator.record.state import State
-from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.review.desired_runs import DesiredRuns, address, links, saved_views
 from orchestrator.tools.quiet import LOG_FORMAT, Lossy
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import SIGNALS
@@ -101,7 +101,7 @@ class Mirror:
     @property
     def page(self) -> str | None:
         """The place of the front's saved view below the address of MLflow's server."""
-        return self._desired.page(self.store.experiment) if self.store else None
+        return address(self.store.experiment, self._log.state.sweep_id) if self.store else None
 
     @property
     def sweep_run(self) -> StoredRun | None:
@@ -216,7 +216,8 @@ class Mirror:
     def _send(self, place: Place, store: SweepStore) -> list[Failed]:
         """Sends what the store lacks of the log itself, or the sweep's saved views and answer."""
         if place == VIEWS:
-            store.show(self._desired.views(), self._desired.answer, self._desired.links(store.experiment))
+            state = self._log.state
+            store.show(saved_views(state), self._desired.answer, links(store.experiment, state.sweep_id))
         elif self.sweep_run is not None:
             self._pieces.send(store.client, self.sweep_run.id, self._log.offset)
             self._next_log = time.monotonic() + self._log_every
