@@ -40,7 +40,7 @@ from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.client import TrackingError, check_store, sqlite_file
+from orchestrator.tracking.client import TrackingError, check_store
 from orchestrator.worker.preparation import Shared, needs_of, prepare
 
 if TYPE_CHECKING:
@@ -145,16 +145,8 @@ def _on_cluster(
 
 
 def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
-    file, address = sqlite_file(uri), redact(uri)
-    if file is not None and not file.exists():
-        parent = next(folder for folder in file.parents if folder.exists())
-        if os.access(parent, os.W_OK):
-            yield Finding("good", "tracking", f"{address} will be made")
-        else:
-            yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
-        return
     try:
-        yield Finding("good", "tracking", f"{address} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
+        yield Finding("good", "tracking", f"{redact(uri)} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
     except TrackingError as error:
         yield Finding("bad", "tracking", str(error))
 

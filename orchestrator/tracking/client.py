@@ -269,6 +269,10 @@ def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bo
                 if stream.read(15) not in (b"", b"SQLite format 3"):
                     raise TrackingError(f"{file} is no SQLite database; give --tracking-uri of another file, or of a server")
         except FileNotFoundError:
+            parent = next(folder for folder in file.parents if folder.exists())
+            if not os.access(parent, os.W_OK):
+                message = f"{parent} cannot be written; give --tracking-uri of another file, or of a server"
+                raise TrackingError(message) from None
             return "will be made"
     quiet_mlflow()
     from mlflow import MlflowClient
