@@ -79,15 +79,13 @@ class _Reader(yaml.SafeLoader):
 
     def mapping(self, node: yaml.MappingNode, path: YamlPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        first: dict[str, str] = {}
         for key_node, value_node in node.value:
             where = self.where(key_node)
             key = self.scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 raise _wrong(where, f"keys are words; got {shown(getattr(key_node, 'value', key))}")
             if key in values:
-                raise _wrong(where, f"{dotted((*path, key))}: given twice, first at {first[key]}")
-            first[key] = where
+                raise _wrong(where, f"{dotted((*path, key))}: given twice, first at {self.origins[(*path, key)]}")
             values[key] = self.convert(value_node, (*path, key), key_node)
         return values
 
