@@ -34,7 +34,7 @@ SECTIONS = {
     "mattered": "What mattered",
     "curves": "Learning curves",
     "mistakes": "Mistakes",
-    "progress": "Progress",
+    "progress": "Time and failures",
 }
 
 __all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View"]
