@@ -24,7 +24,7 @@ from craft.plugins import load_inherited
 from orchestrator.results.report import Report
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, has_reported, only_report, write_report
+from orchestrator.tools.quiet import be_printable, drop_stdout, has_reported, only_report, write_report
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
 from orchestrator.tracking.client import TrackingError
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     try:
         with ended_by_exceptions(), only_report() if is_document else nullcontext():
             status = _run(arguments, start or ("craft-sweeps", *arguments[:1]))
-        flush_stdout()
+        sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
         return LEFT
@@ -231,11 +231,12 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         if status != STOPPED or row is None or has_reported():
             return status or GOOD
         trouble = KeyboardInterrupt(row.stopped)
+    report = error_report(trouble)
     if "--json" in arguments:
-        write_report(error_report(trouble).to_json())
+        write_report(report.to_json())
     else:
         _say(trouble)
-    return NO if isinstance(trouble, NothingMeets) else STOPPED if isinstance(trouble, KeyboardInterrupt) else WRONG
+    return report.exit_status
 
 
 def _say(trouble: BaseException) -> int:
