@@ -83,8 +83,7 @@ def changes_of(
     if until_answered:
         asked.append("search.until=answered")
     if hours is not None:
-        seconds = round(3600 * hours)
-        asked.append(f"budget.wall_clock={f'{seconds // 60}min' if seconds % 60 == 0 else f'{seconds}s'}")
+        asked.append(f"budget.wall_clock={hours:g}h")
     return tuple(asked)
 
 
