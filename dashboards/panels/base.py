@@ -223,7 +223,7 @@ def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plai
     return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
 
 
-def plain_table(heads: Iterable[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> Plain:
+def plain_table(heads: Iterable[tuple[str, Any]], rows: Sequence[Sequence[Any]]) -> Plain:
     """Returns a table without tools: `heads` are pairs of a column's label and kind, `rows` have a cell for each."""
     columns = []
     for place, (label, kind) in enumerate(heads):

@@ -177,10 +177,10 @@ class Mirror:
                 give_up = True
             elif not store.answers():
                 raise
-        remaining = [item for item, error in failed if not (give_up or is_refusal(error))]
-        for item, error in failed:
+        remaining = [item for item, cause in failed if not (give_up or is_refusal(cause))]
+        for item, cause in failed:
             if item not in remaining:
-                self._set_aside(item, error)
+                self._set_aside(item, cause)
         if remaining:
             self._failures[place] = 0 if tries is None or store.done > done else tries + 1
             return
