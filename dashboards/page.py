@@ -26,8 +26,6 @@ from dashboards.panels import PANELS, SECTIONS, Panel, View
 from dashboards.store import Feed, Store, SweepEntry
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.review.run_table import read_table
-from orchestrator.sweepfile.settings import default_uri
-from orchestrator.tracking.client import resolve_uri
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ LIVE_POLICY = (
 
 
 def view_of(store: Store, feeds: Sequence[Feed]) -> View:
-    uri = store.uri if store.uri != resolve_uri(default_uri()) and store.shown_uri == store.uri else ""
+    uri = "" if store.is_default or store.shown_uri != store.uri else store.uri
     return View([feed.frames for feed in feeds], store.run_link, store.predictions, uri)
 
 

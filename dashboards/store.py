@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -100,10 +101,9 @@ class Store:
     """
 
     def __init__(self, uri: str | None = None, mlflow_url: str | None = None, *, waits: bool = False) -> None:
-        self.uri = resolve_uri(uri or default_uri())
+        self.uri, self.is_default = resolve_uri(uri or default_uri()), uri in (None, default_uri())
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
-        self._reader: StoreReader | None = None
         self._feeds: dict[str, Feed] = {}
         self._answers: dict[tuple[str, str], dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
@@ -120,12 +120,10 @@ class Store:
         file = sqlite_file(self.uri)
         return file is not None and not file.is_file()
 
-    @property
+    @cached_property
     def reader(self) -> StoreReader:
-        with self._lock:
-            if self._reader is None:
-                self._reader = StoreReader(self.uri)
-            return self._reader
+        """The open store. Two that are opened at once read the same."""
+        return StoreReader(self.uri)
 
     def sweeps(self, only: str | None = None) -> list[SweepEntry]:
         """Returns every sweep in the store, newest first; if given, those with this name or id."""
