@@ -255,10 +255,7 @@ def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | N
             of a metric, or those at its steps if they have been read.
     """
     items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
-    first: dict[str, Item] = {}
-    for item in items:
-        if is_tag(item):
-            first.setdefault(item.key, item)
+    first = {item.key: item for item in reversed(items) if is_tag(item)}
     return [item for item in items if not is_tag(item) or first[item.key] is item]
 
 
