@@ -19,10 +19,9 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 
-from dashboards.content import safe_spec, state_of, view_of
-from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_script
+from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_script, safe_spec, state_of, view_of
 from dashboards.panels import PANELS, View
-from dashboards.store import DashboardError, Feed, Store, SweepEntry
+from dashboards.store import Feed, Store, SweepEntry
 
 LOOK_EVERY_S = 2.0
 SHOWN = Query(default=[], alias="sweep", description="names of the sweeps to show")
@@ -74,8 +73,8 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     sweeps = Sweeps(store, every_s)
     app = FastAPI(title="CRAFT sweeps", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.exception_handler(DashboardError)
-    def explain(request: Request, error: DashboardError) -> JSONResponse:
+    @app.exception_handler(ValueError)
+    def explain(request: Request, error: ValueError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=404)
 
     @app.middleware("http")
@@ -111,7 +110,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     @app.get("/api/panel/{name}")
     def panel(request: Request, name: str, names: list[str] = SHOWN) -> Response:
         if name not in PANELS:
-            raise DashboardError(f"there is no panel {name!r}; there are {', '.join(PANELS)}")
+            raise ValueError(f"there is no panel {name!r}; there are {', '.join(PANELS)}")
         _, revision, view = sweeps.view(names)
         return _answer(request, [revision, *view.names], lambda: sweeps.spec(name, view))
 

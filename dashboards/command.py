@@ -48,7 +48,7 @@ def page(
 
     The live page is served until Ctrl-C. The file opens in a browser without a network.
     """
-    from dashboards.content import everything, everything_in
+    from dashboards.page import everything, everything_in
     from dashboards.store import Store
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -66,7 +66,6 @@ def page(
 
 def _write(title: str, payload: dict[str, Any], path: Path) -> None:
     from dashboards.page import export_page
-    from dashboards.store import DashboardError
 
     text = export_page(title, payload)
     try:
@@ -74,7 +73,7 @@ def _write(title: str, payload: dict[str, Any], path: Path) -> None:
         with replacing(path) as aside:
             aside.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise DashboardError(f"cannot write {path}: {error.strerror}") from error
+        raise OSError(f"cannot write {path}: {error.strerror}") from error
     print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, opens in a browser without a network")
 
 
@@ -84,12 +83,11 @@ def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
     import uvicorn
 
     from dashboards.app import LOOPBACK, make_app
-    from dashboards.store import DashboardError
 
     try:  # from here on a browser waits for its answer instead of being refused
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        raise DashboardError(
+        raise OSError(
             f"cannot serve on {host}:{port}: {error}; take another port with --port, or 0 for any free one"
         ) from error
     port = listener.getsockname()[1]

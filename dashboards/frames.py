@@ -1,16 +1,12 @@
 """A sweep's state as rows: its configurations and its trials, as the panels read them.
 
-A configuration's `state` is `done` when it is complete, whatever seeds it got later. `partial` (some trials still run) and
-`incomplete` (some failed or were stopped) have a value over the trials that finished; no front uses it. Without a value it is
-`running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Candidates, whose trials only tune, are no
-configurations here.
+Candidates, whose trials only tune, are no configurations here.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +27,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration. `id` is unique among the sweeps of a page."""
+    """A configuration. `id` is unique among the sweeps of a page; `state` is that of `status_of`, or `infeasible`."""
 
     id: str
     sweep: Frames
@@ -136,11 +132,9 @@ class Frames:
 
     def rows(self, prefix: str = "") -> list[Row]:
         """Returns a row for each of `summaries`; `prefix` stands in front of the ids."""
-        trials = by_configuration(self.state.requested)
-        return [
-            Row(prefix + name, self, _state(summary, trials[name], self.state) if name in trials else "infeasible", summary)
-            for name, summary in self.summaries.items()
-        ]
+        trials, is_open = by_configuration(self.state.requested), self.state.ended is None
+        states = {name: status_of(summary, trials[name], is_open) for name, summary in self.summaries.items() if name in trials}
+        return [Row(prefix + name, self, states.get(name, "infeasible"), row) for name, row in self.summaries.items()]
 
     def trials(self, prefix: str = "") -> list[TrialRow]:
         """Returns a row for each trial that has begun."""
@@ -155,14 +149,3 @@ def _results(state: State) -> tuple[Any, ...]:
 def _refused(event: Refused) -> Summary:
     names = (event.configuration, event.label, event.method, {"method": event.method, **event.parameters})
     return Summary(*names, {}, {}, dict(event.counts), {}, 0, 0, 0, 0, 0, event.protocol, (event.reason,))
-
-
-def _state(summary: Summary, trials: Iterable[Entry], sweep: State) -> str:
-    status, scored = status_of(summary, [*trials], sweep.ended is None), math.isfinite(summary.score.mean)
-    if summary.complete:
-        return "done" if scored else "failed"
-    if status in ("incomplete", "stopped", "failed"):
-        return "incomplete" if scored else "failed" if status == "incomplete" else status
-    if status == "running":
-        return "partial" if scored else "failed" if summary.failed == summary.planned else "running"
-    return status if scored or status == "interrupted" else "running"

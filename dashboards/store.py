@@ -6,22 +6,22 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from craft.scoring.predictions import Prediction, read_predictions
-from craft.words import list_some, nearest
 from dashboards.frames import Frames, TrialRow
 from orchestrator.record.log import LiveState
 from orchestrator.record.state import State
+from orchestrator.review.past_sweep import no_such_sweep
 from orchestrator.sweepfile.settings import default_uri
-from orchestrator.tools.secrets import hide_address, public_address, redact
-from orchestrator.tracking.client import resolve_uri
+from orchestrator.tools.secrets import public_address, redact
+from orchestrator.tracking.client import explained, resolve_uri, sqlite_file
 from orchestrator.tracking.desired import KEY, STATUS, SWEEP, SWEEP_ID
-from orchestrator.tracking.reader import StoreReader
+from orchestrator.tracking.reader import StoreReader, check_exists
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -30,10 +30,6 @@ log = logging.getLogger(__name__)
 
 REST = 20
 """Between two looks pass at least so many times what the last one took: many running trials must not keep a store busy."""
-
-
-class DashboardError(ValueError):
-    """A mistake that the user can correct: the message says what was given, what there is, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -101,50 +97,40 @@ class Store:
         waits: whether a SQLite file may be absent, as before the first sweep; the store then has no sweeps.
 
     Raises:
-        DashboardError: the SQLite file of `uri` does not exist (MLflow would silently create an empty one).
+        TrackingError: the URI is wrong, or its SQLite file does not exist (MLflow would silently create an empty one).
     """
 
     def __init__(self, uri: str | None = None, mlflow_url: str | None = None, *, waits: bool = False) -> None:
-        self.uri = hide_address(uri or default_uri())
+        self.uri, self.is_default = resolve_uri(uri or default_uri()), uri in (None, default_uri())
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
-        self._reader: StoreReader | None = None
         self._feeds: dict[str, Feed] = {}
         self._answers: dict[tuple[str, str], dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
         is_server = self.uri.startswith(("http://", "https://"))
         self.mlflow_url = (mlflow_url or (public_address(self.uri) if is_server else "")).rstrip("/")
         if self.mlflow_url and not self.mlflow_url.startswith(("http://", "https://")):
-            raise DashboardError(f"--mlflow-url {mlflow_url!r} must begin with http:// or https://")
-        self._file = Path(self.uri.removeprefix("sqlite:///")).absolute() if self.uri.startswith("sqlite:///") else None
-        if self.is_absent and not waits:
-            raise DashboardError(
-                f"there is no tracking store at {self._file}: run a sweep there first (craft-sweeps run SWEEP.yaml), "
-                "or say where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
-            )
+            raise ValueError(f"--mlflow-url {mlflow_url!r} must begin with http:// or https://")
+        if not waits:
+            check_exists(self.uri)
 
     @property
     def is_absent(self) -> bool:
         """Whether its SQLite file is not there yet."""
-        return self._file is not None and not self._file.is_file()
+        file = sqlite_file(self.uri)
+        return file is not None and not file.is_file()
 
-    @property
+    @cached_property
     def reader(self) -> StoreReader:
-        with self._lock:
-            if self._reader is None:
-                self._reader = StoreReader(resolve_uri(self.uri))
-            return self._reader
+        """The open store. Two that are opened at once read the same."""
+        return StoreReader(self.uri)
 
     def sweeps(self, only: str | None = None) -> list[SweepEntry]:
         """Returns every sweep in the store, newest first; if given, those with this name or id."""
         if self.is_absent:
             return []
-        try:
+        with explained(self.uri, "cannot be read"):
             runs = self.reader.sweep_runs()
-        except Exception as error:  # MLflow, SQLAlchemy, sqlite3 and requests each raise their own kinds
-            raise DashboardError(
-                f"cannot read the tracking store {self.shown_uri!r}: {type(error).__name__}: {redact(str(error))}"
-            ) from error
         newest: dict[str, SweepEntry] = {}
         for run in sorted(runs, key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):
             name, status = run.data.tags[SWEEP], run.data.tags.get(STATUS) or str(run.info.status).lower()
@@ -158,7 +144,7 @@ class Store:
             runs = {entry.name: entry.run for entry in self.sweeps()}
             run = runs.get(name)
             if run is None:
-                raise DashboardError(_no_such_sweep(name, runs, self.shown_uri))
+                raise no_such_sweep(name, [*runs], self.shown_uri)
         with self._lock:
             if run is not None and (name not in self._feeds or self._feeds[name].run.info.run_id != run.info.run_id):
                 self._feeds[name] = Feed(self, name, run)
@@ -184,10 +170,3 @@ class Store:
                 folder = None if run is None else self.reader.fetch_predictions(run, Path(scratch))
                 self._answers[place] = {} if folder is None else read_predictions(folder)
         return self._answers[place]
-
-
-def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
-    names = list(entries)
-    if not names:
-        return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (craft-sweeps run SWEEP.yaml)"
-    return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {list_some([*map(repr, names)], 20)}"

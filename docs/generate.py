@@ -35,7 +35,7 @@ from orchestrator.review.trials_file import ExportReport
 from orchestrator.suggest.suggest import SuggestReport
 from orchestrator.sweepfile.mistakes import flow
 from orchestrator.sweepfile.schema import REF, Schema, own_parameters, second_keys, sweep_schema
-from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS, SCHEDULERS, SEARCHERS
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS, SEARCHERS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, OwnKeys
 
 DOCS = Path(__file__).parent
@@ -136,7 +136,7 @@ def _meaning(schema: Schema) -> str:
     """Returns the first sentence of the description, and the allowed words that it does not name."""
     meaning = re.split(r"(?<=\.) ", str(schema.get("description", "")), maxsplit=1)[0]
     options = [option for form in (schema, *schema.get("anyOf", [])) for option in form.get("enum", ())]
-    unnamed = [option for option in options if f"`{option}`" not in meaning and option not in {*SEARCHERS, *SCHEDULERS}]
+    unnamed = [option for option in options if f"`{option}`" not in meaning and option not in SEARCHERS]
     return f"{meaning} One of {_quote(options)}." if unnamed else meaning
 
 

@@ -131,6 +131,7 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
         "review.comparing",
         "review.front_tables",
         "review.mistakes",
+        "review.past_sweep",
         "review.progress",
         "review.run_table",
         "review.status",

@@ -1,7 +1,7 @@
 """What every panel is made of: the view it reads, the spec it draws, and words, colours and metrics they share.
 
-A panel is two pure functions. `data` turns a `View` (rows of the chosen sweeps) into plain data: dicts, lists, numbers, text.
-`draw` turns that data into a spec the page's script can show, in the live page and in the exported file:
+A panel is a pure function from a `View` (rows of the chosen sweeps) to a spec of plain data, which the page's script can show,
+in the live page and in the exported file:
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
     {"table": {"columns": [...], "rows": [...]}}                                                       a table
@@ -95,8 +95,7 @@ class Panel:
     title: str
     section: str
     about: str
-    data: Callable[[View], Plain]
-    draw: Callable[[Plain], Plain]
+    draw: Callable[[View], Plain]
     wide: bool = False
 
 
@@ -137,7 +136,7 @@ def best_first(rows: Iterable[Row]) -> list[Row]:
 
 def done(rows: Iterable[Row]) -> list[Row]:
     """Returns the complete configurations. Fronts and importances use no others."""
-    return [row for row in rows if row.state == "done" and not math.isnan(row.value("score"))]
+    return [row for row in rows if row.summary.complete and not math.isnan(row.value("score"))]
 
 
 def trained(rows: Iterable[Row]) -> list[Row]:
@@ -212,8 +211,8 @@ def score_axis(label: str = "score") -> Plain:
 
 def focus_trace(colour: str) -> Plain:
     """Returns the trace in which the page draws again the lines of the configurations that are selected or in focus."""
-    look = {"connectgaps": False, "hoverinfo": "skip", "showlegend": False, "line": {"color": colour, "width": 2.6}}
-    return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **look}
+    style = {"connectgaps": False, "hoverinfo": "skip", "showlegend": False, "line": {"color": colour, "width": 2.6}}
+    return {"type": "scatter", "mode": "lines", "name": "selected", "x": [], "y": [], **style}
 
 
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:
@@ -224,14 +223,14 @@ def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plai
     return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
 
 
-def draw_table(plain: Plain) -> Plain:
-    """Draws a table without tools: `heads` are pairs of a column's label and kind, `rows` have a cell for each."""
+def plain_table(heads: Iterable[tuple[str, Any]], rows: Sequence[Sequence[Any]]) -> Plain:
+    """Returns a table without tools: `heads` are pairs of a column's label and kind, `rows` have a cell for each."""
     columns = []
-    for place, (label, kind) in enumerate(plain["heads"]):
-        values, write = [row[place] for row in plain["rows"]], Column(label, label, kind=kind).write
+    for place, (label, kind) in enumerate(heads):
+        values, write = [row[place] for row in rows], Column(label, label, kind=kind).write
         texts = [value if isinstance(value, str) else "" if value is None else write(value) for value in values]
         columns.append({"key": f"c{place}", "label": label, "kind": kind, "values": values, "texts": texts})
-    return {"table": {"columns": columns, "id": [str(row) for row in range(len(plain["rows"]))], "plain": True}}
+    return {"table": {"columns": columns, "id": [str(row) for row in range(len(rows))], "plain": True}}
 
 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:

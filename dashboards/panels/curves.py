@@ -22,9 +22,9 @@ ENDS = {"stopped": "line-ns-open", "failed": "x-thin-open"}
 """States that are marked at the end of a line, with their symbols."""
 
 
-def data(view: View) -> Plain:
-    """Returns a line of each trial for each metric that was logged by step: {metric: [{id, task, seed, state, steps, values},
-    ...]}."""
+def draw(view: View) -> Plain:
+    """Draws a line for each trial, by task and metric, with a name at the end of each configuration's best line, and marks at
+    the ends of those that stopped or failed. The page draws the configuration in focus again, over the others."""
     trials = [trial for trial in view.trials if "cut_to" not in trial.entry.trial.parameters]
     if not trials:
         return {"empty": "No trial has started yet, so there are no learning curves."}
@@ -34,16 +34,15 @@ def data(view: View) -> Plain:
     chosen = sorted(best, key=lambda trial: trial.state != "running")[:LINES]
     keys = {sweep.name: [trial.entry.key for trial in chosen if trial.sweep is sweep] for sweep in view.sweeps}
     points = {sweep.name: read_points(sweep.log, keys[sweep.name]) if sweep.log else {} for sweep in view.sweeps}
-    lines: dict[str, list[Plain]] = {}
+    lines_of: dict[str, list[Plain]] = {}
     for metric in METRICS_BY_STEP:
         histories = [sorted(points[trial.sweep.name].get(trial.entry.key, {}).get(metric, {}).items()) for trial in chosen]
-        lines[metric] = [
+        lines_of[metric] = [
             {
                 "id": trial.configuration,
                 "label": f"{named.label} · {trial.sweep.name}" if len(view.sweeps) > 1 else named.label,
                 "method": named.method,
                 "task": named.task,
-                "seed": str(named.seed),
                 "state": trial.state,
                 "steps": [step for step, _ in history],
                 "values": numbers(value for _, value in history),
@@ -52,27 +51,21 @@ def data(view: View) -> Plain:
             if history and (named := trial.entry.trial)
         ]
     # what was evaluated once, at the end, is a point of each trial and no curve
-    lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines
-    if not any(lines.values()):
+    lines_of = {metric: rows for metric, rows in lines_of.items() if any(len(row["steps"]) > 1 for row in rows)} or lines_of
+    every = [line for lines in lines_of.values() for line in lines]
+    if not every:
         return {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
-    return {"lines": lines, "left_out": len(evaluated) - len(chosen), "bare": len(trials) - len(evaluated)}
-
-
-def draw(plain: Plain) -> Plain:
-    """Draws a line for each trial, by task and metric, with a name at the end of each configuration's best line, and marks at
-    the ends of those that stopped or failed. The page draws the configuration in focus again, over the others."""
-    every = [line for lines in plain["lines"].values() for line in lines]
     tasks = sorted({line["task"] for line in every})
     by_method = colours([line["method"] for line in every])
     layout = {"xaxis": {"title": {"text": "optimizer steps"}}, "yaxis": {"$": "axis/{metric}"}}
     return {
         "choices": [
             choice("task", "Task", tasks),
-            choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
+            choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in lines_of}),
         ],
-        "values": _values(plain["lines"], tasks, list(by_method)),
+        "values": _values(lines_of, tasks, list(by_method)),
         "figure": {"data": _traces(by_method), "layout": layout},
-        "note": _note(plain),
+        "note": _note(next(iter(lines_of.values())), len(trials) - len(evaluated), len(evaluated) - len(chosen)),
     }
 
 
@@ -108,8 +101,8 @@ def _traces(by_method: dict[str, str]) -> list[Plain]:
 
     traces: list[Plain] = []
     for index, (name, colour) in enumerate(zip(texts([*by_method], 30), by_method.values(), strict=True)):
-        look = {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7}
-        traces.append(trace(f"{{metric}}/{{task}}/{index}", {"mode": {"$": "mode/{metric}"}, "name": name, **look}))
+        style = {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7}
+        traces.append(trace(f"{{metric}}/{{task}}/{index}", {"mode": {"$": "mode/{metric}"}, "name": name, **style}))
     traces.append(focus_trace("ink"))
     for state, symbol in ENDS.items():
         marker = {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}
@@ -119,14 +112,13 @@ def _traces(by_method: dict[str, str]) -> list[Plain]:
     return [*traces, trace("{metric}/{task}/name", names)]
 
 
-def _note(plain: Plain) -> str:
-    lines = next(iter(plain["lines"].values()))
+def _note(lines: list[Plain], bare: int, left_out: int) -> str:
     stopped, failed = (sum(line["state"] == state for line in lines) for state in ENDS)
     parts = {
         f"{stopped} stopped early (|)": stopped,
         f"{failed} failed (×)": failed,
-        f"{plain['bare']} with no evaluation yet": plain["bare"],
-        f"{plain['left_out']} not drawn (running trials and those of the best configurations are)": plain["left_out"],
+        f"{bare} with no evaluation yet": bare,
+        f"{left_out} not drawn (running trials and those of the best configurations are)": left_out,
     }
     counted = [part for part, count in parts.items() if count]
     return f"Trials: {', '.join(counted)}." if counted else ""

@@ -15,6 +15,7 @@ import math
 import re
 from collections import Counter
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -23,80 +24,85 @@ from dashboards.frames import Frames, Row
 from dashboards.panels import base
 from dashboards.panels.base import Plain, View
 from orchestrator.results.front import axes, pareto_front
-from orchestrator.results.metrics import Column, colours, titled
+from orchestrator.results.metrics import SIZE, Column, colours, titled
 from orchestrator.review.front_tables import describe_intervals, scored_on
 
 GREY = "#8A8A8A"
-STATES = {
-    "done": "done",
-    "partial": "still running (×)",
-    "waiting": "waiting for seeds (×)",
-    "incomplete": "incomplete or with fewer seeds (×)",
-    "running": "waiting for a first score",
-    "failed": "failed",
-    "stopped": "stopped early",
-    "interrupted": "interrupted",
-    "infeasible": "dropped as infeasible",
-}
+STATES = {"waiting": "waiting for seeds", "stopped": "stopped early", "infeasible": "dropped as infeasible"}
+"""What the note calls a state, if not by its name."""
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
-def data(view: View) -> Plain:
-    """Returns the values of every metric over finished configurations, the front of each pair of metrics, and what is not
-    drawn."""
+def draw(view: View) -> Plain:
+    """Draws the figure with its choices (horizontal metric, vertical metric, published rows), and says what is not drawn."""
     ready = base.done(view.configurations)
-    partial = [row for row in view.configurations if row.state in ("partial", "waiting", "incomplete")]
+    partial = [row for row in view.configurations if not row.summary.complete and not math.isnan(row.value("score"))]
     states = Counter(row.state for row in view.configurations)
-    counts = {state: states[state] for state in STATES}
     if not ready and not partial:
-        return {"empty": _why_empty(counts)}
-    metrics = base.metrics_of(view)
-    lines, possible = _fronts(view, ready, metrics)
-    x, y = axes(view.sweeps[0].objectives)
-    levels = {row.value("random_guessing") for row in ready}
-    return {
-        "metrics": metrics,
-        "axes": [x, y],
-        "sweeps": view.names,
+        return {"empty": _why_empty(states)}
+    metrics, recommended = base.metrics_of(view), _recommended(view)
+    by_method = colours([row.method for row in (*ready, *partial)])
+    values: Plain = {
         "id": [row.id for row in ready],
-        "label": [row.label for row in ready],
-        "method": [row.method for row in ready],
-        "sweep": [view.sweeps.index(row.sweep) for row in ready],
-        "values": {metric.name: base.numbers(base.column(ready, metric.name)) for metric in metrics},
-        "intervals": {metric.name: _interval(ready, metric.name) for metric in metrics},
-        "fronts": lines,
-        "possible": possible,
-        "partial": {
-            "id": [row.id for row in partial],
-            "method": [row.method for row in partial],
-            "values": {metric.name: base.numbers(base.column(partial, metric.name)) for metric in metrics},
-        },
-        "counts": counts,
-        "answers": _recommended(view),
-        "scored": _scored(ready),
-        "guessing": base.number(*levels) if len(levels) == 1 else None,
-        "objectives": view.objectives,
-        "published": published(view, metrics),
+        "label": base.texts([row.label for row in ready], 40),
+        "colour": [by_method[row.method] for row in ready],
+        "symbol": [base.SYMBOLS[view.sweeps.index(row.sweep) % len(base.SYMBOLS)] for row in ready],
+        "answers": [place for place, row in enumerate(ready) if row.id in dict(recommended)],
+        "so far": [row.id for row in partial],
+        **_guessing(ready),
+        **_fronts(view, ready, metrics),
+        **_published_values(metrics),
+    }
+    for metric in metrics:
+        values |= _metric_values(metric, ready, partial)
+    traces = _method_traces(view, ready, values, by_method)
+    if partial:
+        traces.append(_partial_trace([by_method[row.method] for row in partial]))
+    if any(row.summary.possible for row in ready):
+        marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
+        traces.append(_points("may be on the front", marker, "possible/{x}/{y}"))
+    traces += _front_traces(view.names)
+    if recommended:
+        marker = {"color": "ink", "symbol": "star-diamond-open", "size": 17, "line": {"width": 1.6}}
+        traces.append(_points("the answer", marker, "answers"))
+    traces.append(_published_trace())
+    labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
+    x, y = (name if name in labels else None for name in axes(view.sweeps[0].objectives))
+    models = [sweep.state.sweep.model for sweep in view.sweeps if sweep.state.started is not None]
+    shown = next(filter(None, map(published_model, models)), NO_ROWS)
+    suites = {row["model"]: f"{row['model']} ({row['suite']})" for row in published_rows()}
+    layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}
+    return {
+        "choices": [
+            base.choice("y", "Vertical axis", labels, y or metrics[0].name),
+            base.choice("x", "Horizontal axis", labels, x or metrics[-1].name),
+            base.choice("published", "Published rows", {NO_ROWS: "hidden"} | suites, shown),
+        ],
+        "values": values,
+        "figure": {"data": traces, "layout": layout},
+        "note": f"{_note(states, len(partial))} {_scored(ready)}",
+        "help": _help(view, ready, models[0] if models and shown == NO_ROWS else None),
+        "first": recommended[0] if recommended else None,
+        "details": {row["id"]: _published_details(row) for row in published_rows()},
     }
 
 
-def _fronts(view: View, ready: list[Row], metrics: list[Column]) -> tuple[Plain, Plain]:
-    """Returns positions among the finished ones for each two metrics x and y, in ascending order of x: `{x: {y: [front of each
-    sweep, ...]}}`, and `{x: {y: [those that may be on the front of their sweep]}}`."""
+def _fronts(view: View, ready: list[Row], metrics: list[Column]) -> Plain:
+    """Returns positions among the finished ones for each two metrics x and y, in ascending order of x: `front/X/Y` has the
+    members of all fronts, `front/X/Y/0` those of the first sweep, and `possible/X/Y` those that may be on theirs."""
     places = {row.id: place for place, row in enumerate(ready)}
     groups = [(sweep, [row for row in ready if row.sweep is sweep]) for sweep in view.sweeps]
-    lines: Plain = {metric.name: {} for metric in metrics}
-    possible: Plain = {metric.name: {} for metric in metrics}
-    for number_x, x in enumerate(metrics):
-        for y in metrics[number_x + 1 :]:
-            pair = [_front_over(sweep, rows, x, y) for sweep, rows in groups]
-            own = [row for sweep, rows in groups if {x.name, y.name} == {*axes(sweep.objectives)} for row in rows]
-            open_ = [places[row.id] for row in own if row.summary.possible]
-            for a, b in ((x.name, y.name), (y.name, x.name)):
-                fronts = [sorted(front, key=lambda row, name=a: row.value(name)) for front in pair]  # type: ignore[misc]
-                lines[a][b] = [[places[row.id] for row in front] for front in fronts]
-                possible[a][b] = open_
-    return lines, possible
+    values: Plain = {}
+    for x, y in combinations(metrics, 2):
+        fronts = [_front_over(sweep, rows, x, y) for sweep, rows in groups]
+        own = [row for sweep, rows in groups if {x.name, y.name} == {*axes(sweep.objectives)} for row in rows]
+        possible = [places[row.id] for row in own if row.summary.possible]
+        for a, b in ((x.name, y.name), (y.name, x.name)):
+            ascending = [sorted(front, key=lambda row, name=a: row.value(name)) for front in fronts]  # type: ignore[misc]
+            values |= {f"front/{a}/{b}/{sweep}": [places[row.id] for row in front] for sweep, front in enumerate(ascending)}
+            values[f"front/{a}/{b}"] = [places[row.id] for front in ascending for row in front]
+            values[f"possible/{a}/{b}"] = possible
+    return values
 
 
 def _front_over(sweep: Frames, rows: list[Row], x: Column, y: Column) -> list[Row]:
@@ -108,10 +114,10 @@ def _front_over(sweep: Frames, rows: list[Row], x: Column, y: Column) -> list[Ro
     return [row for row, member in zip(rows, pareto_front(points, [*objectives.values()]), strict=True) if member]
 
 
-def _why_empty(counts: dict[str, int]) -> str:
-    if not sum(counts.values()):
+def _why_empty(states: Counter[str]) -> str:
+    if not states:
         return "This sweep has no configurations yet: the first appear when its first trial starts."
-    ended = [f"{count} {state}" for state, count in counts.items() if count and state not in ("running", "waiting")]
+    ended = [f"{count} {state}" for state, count in states.items() if state not in ("running", "waiting")]
     return f"No configuration has a score yet ({', '.join(ended)})." if ended else "No configuration has a score yet."
 
 
@@ -119,14 +125,6 @@ def _scored(ready: list[Row]) -> str:
     summaries = [row.summary for row in ready]
     text = "; ".join(filter(None, [describe_intervals(summaries), scored_on(summaries)]))
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _interval(rows: list[Row], name: str) -> list[list[float | int | None]] | None:
-    """Returns how far the interval reaches above and below the value, for metrics that have an interval."""
-    if not (base.values_of(rows, f"{name}_low") and base.values_of(rows, f"{name}_high")):
-        return None
-    ends = [(row.value(name), row.value(f"{name}_low"), row.value(f"{name}_high")) for row in rows]
-    return [base.numbers(high - value for value, _, high in ends), base.numbers(value - low for value, low, _ in ends)]
 
 
 def _recommended(view: View) -> list[list[str]]:
@@ -137,75 +135,36 @@ def _recommended(view: View) -> list[list[str]]:
     ]
 
 
-def draw(plain: Plain) -> Plain:
-    """Draws the figure with its choices: horizontal metric, vertical metric, published rows."""
-    metrics = plain["metrics"]
-    by_method = colours([*plain["method"], *plain["partial"]["method"]])
-    values = _values(plain, metrics, by_method)
-    traces = _method_traces(plain, values, by_method)
-    if plain["partial"]["id"]:
-        traces.append(_partial_trace(plain["partial"], values, by_method))
-    if any(any(by_axis.values()) for by_axis in plain["possible"].values()):
-        marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
-        traces.append(_points("may be on the front", marker, "possible/{x}/{y}"))
-    traces += _front_traces(plain["sweeps"])
-    if plain["answers"]:
-        marker = {"color": "ink", "symbol": "star-diamond-open", "size": 17, "line": {"width": 1.6}}
-        traces.append(_points("the answer", marker, "answers"))
-    traces.append(published_trace(plain["published"]["rows"], values))
-    labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
-    x, y = (name if name in labels else None for name in plain["axes"])
-    suites = {row["model"]: f"{row['model']} ({row['suite']})" for row in plain["published"]["rows"]}
-    layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}
-    return {
-        "choices": [
-            base.choice("y", "Vertical axis", labels, y or metrics[0].name),
-            base.choice("x", "Horizontal axis", labels, x or metrics[-1].name),
-            base.choice("published", "Published rows", {NO_ROWS: "hidden"} | suites, plain["published"]["shown"]),
-        ],
-        "values": values,
-        "figure": {"data": traces, "layout": layout},
-        "note": " ".join(filter(None, [_note(plain["counts"]), plain["scored"]])),
-        "help": _help(plain),
-        "first": plain["answers"][0] if plain["answers"] else None,
-        "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
-    }
-
-
-def _values(plain: Plain, metrics: list[Column], by_method: dict[str, str]) -> Plain:
-    """Returns the data of the traces: columns of the finished points, and by axes the positions of the front's members."""
-    values: Plain = {
-        "id": plain["id"],
-        "label": base.texts(plain["label"], 40),
-        "colour": [by_method[method] for method in plain["method"]],
-    }
-    recommended = {identity for identity, _ in plain["answers"]}
-    values["answers"] = [place for place, identity in enumerate(plain["id"]) if identity in recommended]
-    values["symbol"] = [base.SYMBOLS[sweep % len(base.SYMBOLS)] for sweep in plain["sweep"]]
-    for metric in metrics:
-        done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
-        factor, values[f"axis/{metric.name}"] = base.axis_of(metric, [*done, *partial])
-        if factor != 1:
-            done, partial = ([None if value is None else value / factor for value in every] for every in (done, partial))
-        if metric.log and 0 in (*done, *partial):
-            ticks, (done, partial) = _zeros_at_the_edge(done, partial)
-            values[f"axis/{metric.name}"] |= ticks
-        values[f"v/{metric.name}"], values[f"so far/{metric.name}"] = done, partial
-        # a front's steps go right and then up where less of x is better, up and then right where more is
-        values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
-        if plain["intervals"][metric.name]:
-            values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
-    if plain["guessing"] is not None:
-        place = {"textposition": "end", "xanchor": "right", "yanchor": "bottom"}
-        label = {"text": "random guessing", "font": {"size": 11, "color": GREY}, **place}
-        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["guessing"], "y1": plain["guessing"]}
-        values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
-    for x, by_y in plain["fronts"].items():
-        for y, per_sweep in by_y.items():
-            values[f"front/{x}/{y}"] = [index for group in per_sweep for index in group]
-            values |= {f"front/{x}/{y}/{sweep}": group for sweep, group in enumerate(per_sweep)}
-            values[f"possible/{x}/{y}"] = plain["possible"][x][y]
+def _metric_values(metric: Column, ready: list[Row], partial: list[Row]) -> Plain:
+    """Returns what an axis of the metric shows: its values, how far intervals reach, and the axis itself."""
+    name = metric.name
+    done, so_far = (base.numbers(base.column(rows, name)) for rows in (ready, partial))
+    factor, axis = base.axis_of(metric, [*done, *so_far])
+    if factor != 1:
+        done, so_far = ([None if value is None else value / factor for value in every] for every in (done, so_far))
+    if metric.log and 0 in (*done, *so_far):
+        ticks, (done, so_far) = _zeros_at_the_edge(done, so_far)
+        axis |= ticks
+    # a front's steps go right and then up where less of x is better, up and then right where more is
+    step = "hv" if metric.better == "minimize" else "vh"
+    values = {f"axis/{name}": axis, f"v/{name}": done, f"so far/{name}": so_far, f"step/{name}": step}
+    if base.values_of(ready, f"{name}_low") and base.values_of(ready, f"{name}_high"):
+        ends = [(row.value(name), row.value(f"{name}_low"), row.value(f"{name}_high")) for row in ready]
+        values[f"above/{name}"] = base.numbers(high - value for value, _, high in ends)
+        values[f"below/{name}"] = base.numbers(value - low for value, low, _ in ends)
     return values
+
+
+def _guessing(ready: list[Row]) -> Plain:
+    """Returns the line at the score of random guessing, where all tasks have the same."""
+    levels = {base.number(row.value("random_guessing")) for row in ready}
+    if len(levels) != 1 or None in levels:
+        return {}
+    (level,) = levels
+    place = {"textposition": "end", "xanchor": "right", "yanchor": "bottom"}
+    label = {"text": "random guessing", "font": {"size": 11, "color": GREY}, **place}
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": level, "y1": level, "layer": "below"}
+    return {"lines/score": [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label}]}
 
 
 def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[list[float | int | None]]]:
@@ -220,10 +179,11 @@ def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[
     return axis, [[edge if value == 0 else value for value in column] for column in columns]
 
 
-def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> list[Plain]:
-    pairs = list(zip(plain["method"], plain["sweep"], strict=True))
+def _method_traces(view: View, ready: list[Row], values: Plain, by_method: dict[str, str]) -> list[Plain]:
+    """Returns a trace for each method of each sweep, and adds the positions of its points to `values`."""
+    pairs = [(row.method, view.sweeps.index(row.sweep)) for row in ready]
     traces: list[Plain] = []
-    sweeps, methods = base.texts(plain["sweeps"], 30), dict(zip(by_method, base.texts([*by_method], 30), strict=True))
+    sweeps, methods = base.texts(view.names, 30), dict(zip(by_method, base.texts([*by_method], 30), strict=True))
     for group, (method, sweep) in enumerate(sorted(set(pairs))):
         pick = f"group/{group}"
         values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
@@ -233,9 +193,7 @@ def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> li
     return traces
 
 
-def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> Plain:
-    values["so far"] = partial["id"]
-    colour = [by_method[method] for method in partial["method"]]
+def _partial_trace(colour: list[str]) -> Plain:
     marker = {"color": colour, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8}
     at = {"x": {"$": "so far/{x}"}, "y": {"$": "so far/{y}"}, "customdata": {"$": "so far"}}
     return {"type": "scatter", "mode": "markers", "name": "not complete (mean so far)", "marker": marker, **at}
@@ -256,8 +214,8 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
         trace = _points(f"front · {name}" if len(sweeps) > 1 else "front", {}, f"{pick}/{index}")
         del trace["customdata"]
         lines.append(trace | {"mode": "lines", "line": line, "hoverinfo": "skip"})
-    look = {"color": {"$": "colour", "pick": pick}, "symbol": {"$": "symbol", "pick": pick}}
-    points = _points("on the front", {**look, "size": 11, "line": {"width": 1.5, "color": "ink"}}, pick)
+    style = {"color": {"$": "colour", "pick": pick}, "symbol": {"$": "symbol", "pick": pick}}
+    points = _points("on the front", {**style, "size": 11, "line": {"width": 1.5, "color": "ink"}}, pick)
     bars = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": "soft"}
     bars |= {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
     # the page's script puts each name where it covers nothing
@@ -266,22 +224,23 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
     return [*lines, points | {"showlegend": False, "error_y": bars}, names | {"showlegend": False}]
 
 
-def _note(counts: Plain) -> str:
-    parts = [f"{counts[state]} {words}" for state, words in STATES.items() if counts[state] or state == "done"]
-    return f"Configurations: {', '.join(parts)}."
+def _note(states: Counter[str], partial: int) -> str:
+    parts = [f"{count} {STATES.get(state, state)}" for state, count in states.most_common()]
+    crosses = f" × is the mean so far of {partial} that are not complete." if partial else ""
+    return f"Configurations: {', '.join(parts)}.{crosses}"
 
 
-def _help(plain: Plain) -> str:
+def _help(view: View, ready: list[Row], unpublished: str | None) -> str:
     parts = [
         "A configuration is on the line if no other one is at least as good on both axes and better on one. Drag to select. A "
         "point that is clicked stays in focus, and a line shows its value, to compare others with it.",
-        f"The answer, the first axes and ● in the table follow the sweep's objectives: {plain['objectives']}. Over other axes "
+        f"The answer, the first axes and ● in the table follow the sweep's objectives: {view.objectives}. Over other axes "
         "the line is the front of those two metrics.",
     ]
-    if 0 in plain["values"].get("trainable_parameters", ()):
+    if 0 in base.column(ready, SIZE):
         parts.append("The control, without an adapter, has 0 parameters and is at the left edge.")
-    if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
-        parts.append(f"The paper has no rows for {plain['published']['of'][0]}; those of other models are hidden.")
+    if unpublished is not None:
+        parts.append(f"The paper has no rows for {unpublished}; those of other models are hidden.")
     return " ".join(parts)
 
 
@@ -295,14 +254,15 @@ PROTOCOLS = {
 
 @cache
 def published_rows() -> tuple[Plain, ...]:
-    """Returns all rows of the paper's two tables: model, method, source, suite, protocol, the number of averaged tasks, and
-    `values` by metric: the average as `score`, `trainable_parameters` and `score/TASK`."""
+    """Returns all rows of the paper's two tables: id, model, method, source, suite, protocol, the number of averaged tasks,
+    and `values` by metric: the average as `score`, `trainable_parameters` and `score/TASK`."""
     rows: list[Plain] = []
     for suite, protocol in PROTOCOLS.items():
         with (FOLDER / f"published_{suite}.csv").open(encoding="utf-8", newline="") as file:
             for cells in csv.DictReader(file):
                 row: Plain = {name: cells.pop(name) for name in ("model", "method", "source")}
-                row |= {"suite": suite, "protocol": protocol, "tasks": int(cells.pop("averaged_tasks", 8))}
+                row |= {"id": f"published/{len(rows)}", "suite": suite, "protocol": protocol}
+                row["tasks"] = int(cells.pop("averaged_tasks", 8))
                 columns = {"average": "score", "trainable_parameters": "trainable_parameters"}
                 row["values"] = {columns.get(name, f"score/{name}"): float(cell) for name, cell in cells.items() if cell}
                 rows.append(row)
@@ -320,31 +280,19 @@ def published_model(name: str) -> str | None:
     return next((model for model in models if re.sub(r"[^a-z0-9]", "", model.lower()) == plain), None)
 
 
-def published(view: View, metrics: list[Column]) -> Plain:
-    """Returns every published row with its values, and the model whose rows are shown first: if possible, the sweep's."""
-    models = [frame.state.sweep.model for frame in view.sweeps if frame.state.started is not None]
-    records = [
-        row
-        | {
-            "id": f"published/{index}",
-            "averaged": f"{row['tasks']} tasks" if row["tasks"] > 1 else "one task",
-            "values": {metric.name: base.number(row["values"].get(metric.name)) for metric in metrics},
-        }
-        for index, row in enumerate(published_rows())
-    ]
-    return {"rows": records, "shown": next(filter(None, map(published_model, models)), NO_ROWS), "of": models}
+def _published_values(metrics: list[Column]) -> Plain:
+    """Returns the values of the stars of each model, and none for NO_ROWS."""
+    values: Plain = {f"published/{NO_ROWS}": []}
+    for model in sorted({row["model"] for row in published_rows()}):
+        rows, key = [row for row in published_rows() if row["model"] == model], f"published/{model}"
+        values[key] = [row["id"] for row in rows]
+        values[f"{key}/name"] = [base.text(row["method"]) for row in rows]
+        values[f"{key}/legend"] = f"published: {base.text(model)}, {base.text(rows[0]['suite'])}"
+        values |= {f"{key}/{one.name}": base.numbers(row["values"].get(one.name) for row in rows) for one in metrics}
+    return values
 
 
-def published_trace(rows: list[Plain], values: Plain) -> Plain:
-    """Returns the trace of the stars, and adds the values of each model's rows to `values`."""
-    values[f"published/{NO_ROWS}"] = []
-    for model in sorted({row["model"] for row in rows}):
-        chosen = [row for row in rows if row["model"] == model]
-        values[f"published/{model}"] = [row["id"] for row in chosen]
-        values[f"published/{model}/name"] = [base.text(row["method"]) for row in chosen]
-        values[f"published/{model}/legend"] = f"published: {base.text(model)}, {base.text(chosen[0]['suite'])}"
-        for metric in chosen[0]["values"]:
-            values[f"published/{model}/{metric}"] = [row["values"][metric] for row in chosen]
+def _published_trace() -> Plain:
     key = "published/{published}"
     return {
         "type": "scatter",
@@ -361,9 +309,9 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
     }
 
 
-def published_details(row: Plain) -> Plain:
+def _published_details(row: Plain) -> Plain:
     """Returns the card's lines on a published row."""
-    lines = [["model", row["model"]], ["trainable parameters", row["values"].get("trainable_parameters")]]
-    lines += [["score", row["values"].get("score")], ["averaged over", row["averaged"]]]
+    lines = [["model", row["model"]], ["trainable parameters", row["values"].get(SIZE)], ["score", row["values"].get("score")]]
+    lines += [["averaged over", f"{row['tasks']} tasks" if row["tasks"] > 1 else "one task"]]
     lines += [["task", row["suite"]], ["protocol", row["protocol"]], ["source", row["source"]]]
     return {"title": f"{row['method']} (published)", "lines": [line for line in lines if line[1] is not None]}

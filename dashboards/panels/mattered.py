@@ -26,19 +26,47 @@ LEAST, EACH = 12, 5
 FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so it gets a sample of more
 
 
-def importance_data(view: View) -> Plain:
-    """Returns shares that add up to one: {method: {parameter: share}}."""
-    by_method: dict[str, dict[str, float]] = {}
+def draw_importance(view: View) -> Plain:
+    """Draws the shares of the parameters of a method, which add up to one."""
+    values: Plain = {}
+    methods: list[str] = []
     ready = base.trained(view.configurations)
     for method in sorted({row.method for row in ready}):
         rows = [row for row in ready if row.method == method]
         names = base.moving_together(rows)
-        if names and len(rows) >= max(LEAST, EACH * len(names)):
-            sample = rows if len(rows) <= FANOVA_UP_TO else random.Random(0).sample(rows, FANOVA_UP_TO)
-            if shares := _shares(sample, [*names]):
-                by_method[method] = {names[name]: share for name, share in shares.items()}
-    least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that varies"
-    return {"shares": by_method} if by_method else {"empty": f"Needs {least}; fewer would show only noise."}
+        if not names or len(rows) < max(LEAST, EACH * len(names)):
+            continue
+        sample = rows if len(rows) <= FANOVA_UP_TO else random.Random(0).sample(rows, FANOVA_UP_TO)
+        if shares := _shares(sample, [*names]):
+            methods.append(method)
+            ascending = sorted(shares, key=shares.__getitem__)
+            values[f"share/{method}"] = [shares[name] for name in ascending]
+            values[f"name/{method}"] = base.texts([names[name] for name in ascending], 24)
+    if not methods:
+        least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that varies"
+        return {"empty": f"Needs {least}; fewer would show only noise."}
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": {"$": "share/{method}"},
+        "y": {"$": "name/{method}"},
+        "marker": {"color": BLUE},
+        "texttemplate": "%{x:.0%}",
+        "textposition": "outside",
+        "textangle": 0,
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"title": {"text": "share of the score's variance"}, "range": [0, 1.08], "tickformat": ".0%"},
+        "yaxis": {"type": "category"},
+    }
+    return {
+        "choices": [base.choice("method", "Method", methods)],
+        "values": values,
+        "figure": {"data": [bar], "layout": layout},
+        "help": "fANOVA: what explains the score's variance over the values tried here. Other ranges may say otherwise.",
+    }
 
 
 def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
@@ -67,44 +95,14 @@ def _shares(rows: list[Row], names: list[str]) -> dict[str, float] | None:
     return {name: round(float(share), 4) for name, share in shares.items()}
 
 
-def importance_draw(plain: Plain) -> Plain:
-    values: Plain = {}
-    for method, shares in plain["shares"].items():
-        ordered = sorted(shares.items(), key=lambda item: item[1])
-        values[f"share/{method}"] = [share for _, share in ordered]
-        values[f"name/{method}"] = base.texts([name for name, _ in ordered], 24)
-    bar = {
-        "type": "bar",
-        "orientation": "h",
-        "x": {"$": "share/{method}"},
-        "y": {"$": "name/{method}"},
-        "marker": {"color": BLUE},
-        "texttemplate": "%{x:.0%}",
-        "textposition": "outside",
-        "textangle": 0,
-        "cliponaxis": False,
-        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
-    }
-    layout = {
-        "xaxis": {"title": {"text": "share of the score's variance"}, "range": [0, 1.08], "tickformat": ".0%"},
-        "yaxis": {"type": "category"},
-    }
-    return {
-        "choices": [base.choice("method", "Method", list(plain["shares"]))],
-        "values": values,
-        "figure": {"data": [bar], "layout": layout},
-        "help": "fANOVA: what explains the score's variance over the values tried here. Other ranges may say otherwise.",
-    }
-
-
 LINES_UP_TO = 400
 BANDS = 5
 RAMP = "The stronger a line, the higher its score"
 CUTS = "Whole adapters only: what was cut from them says nothing about how settings train"
 
 
-def parallel_data(view: View) -> Plain:
-    """Returns each configuration as a line over its parameters and its score; positions are between 0 and 1 on every axis."""
+def draw_parallel(view: View) -> Plain:
+    """Draws each configuration as a line over its parameters and its score; positions are between 0 and 1 on every axis."""
     ready = base.best_first(base.trained(view.configurations))
     rows = ready[:LINES_UP_TO][::-1]
     if len(rows) < 2:
@@ -113,8 +111,24 @@ def parallel_data(view: View) -> Plain:
     if len({row.method for row in rows}) > 1:
         axes.insert(0, _positions("method", [row.method for row in rows]))
     axes.append(_positions(label_of("score", base.score_metric(view)), base.numbers(base.column(rows, "score"))))
-    cuts = any("cut_to" in row.parameters for row in view.configurations)
-    return {"axes": axes, "id": [row.id for row in rows], "dropped": len(ready) - len(rows), "cuts": cuts}
+    style = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
+    marks = [
+        {"x": position, "y": at, "text": base.text(label, 18), **style}
+        for position, axis in enumerate(axes)
+        for at, label in axis["ticks"]
+    ]
+    columns = {"tickvals": list(range(len(axes))), "ticktext": [base.text(axis["name"], 18) for axis in axes], "side": "top"}
+    left_out = len(ready) - len(rows)
+    note = f"{RAMP}; the {left_out} lowest are left out." if left_out else f"{RAMP}."
+    note += f" {CUTS}." if any("cut_to" in row.parameters for row in view.configurations) else ""
+    layout = {
+        "xaxis": columns | {"range": [-0.15, len(axes) - 0.85], "showgrid": True, "zeroline": False},
+        "yaxis": {"visible": False, "range": [-0.05, 1.05]},
+        "annotations": marks,
+        "dragmode": "select",
+    }
+    traces = [*(_band(rows, axes, band) for band in range(BANDS)), base.focus_trace("accent")]
+    return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}
 
 
 def _positions(name: str, values: list[Any]) -> Plain:
@@ -141,42 +155,14 @@ def _positions(name: str, values: list[Any]) -> Plain:
     }
 
 
-def parallel_draw(plain: Plain) -> Plain:
-    axes = plain["axes"]
-    traces = [_band(plain, band) for band in range(BANDS)]
-    traces.append(base.focus_trace("accent"))
-    look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 10}, "bgcolor": "panel"}
-    marks = [
-        {"x": position, "y": at, "text": base.text(label, 18), **look}
-        for position, axis in enumerate(axes)
-        for at, label in axis["ticks"]
-    ]
-    columns = {"tickvals": list(range(len(axes))), "ticktext": [base.text(axis["name"], 18) for axis in axes], "side": "top"}
-    note = f"{RAMP}; the {plain['dropped']} lowest are left out." if plain["dropped"] else f"{RAMP}."
-    note += f" {CUTS}." if plain["cuts"] else ""
-    layout = {
-        "xaxis": columns | {"range": [-0.15, len(axes) - 0.85], "showgrid": True, "zeroline": False},
-        "yaxis": {"visible": False, "range": [-0.05, 1.05]},
-        "annotations": marks,
-        "dragmode": "select",
-    }
-    return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}
-
-
-def _band(plain: Plain, band: int) -> Plain:
-    x: list[Any] = []
-    y: list[Any] = []
-    ids: list[Any] = []
-    lines = len(plain["id"])
-    for line in range(lines * band // BANDS, lines * (band + 1) // BANDS):
-        for position, axis in enumerate(plain["axes"]):
-            if axis["at"][line] is not None:  # a parameter of another method: the line passes it by
-                x.append(position)
-                y.append(axis["at"][line])
-                ids.append(plain["id"][line])
-        x.append(None)
-        y.append(None)
-        ids.append(None)
+def _band(rows: list[Row], axes: list[Plain], band: int) -> Plain:
+    """Returns a trace with a fifth of the lines, each ended by a gap."""
+    points: list[tuple[Any, Any, Any]] = []
+    for line in range(len(rows) * band // BANDS, len(rows) * (band + 1) // BANDS):
+        on_axes = [(position, axis["at"][line], rows[line].id) for position, axis in enumerate(axes)]
+        # a parameter of another method: the line passes it by
+        points += [*(point for point in on_axes if point[1] is not None), (None, None, None)]
+    x, y, ids = zip(*points, strict=True) if points else ((), (), ())
     trace: Plain = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
     # no colour: on this page colours are methods
     style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}

@@ -30,7 +30,7 @@ IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 """Parameters that a label says."""
 
 
-def data(view: View) -> Plain:
+def draw(view: View) -> Plain:
     """Returns columns with their values over all configurations, best score first; and what all configurations share."""
     if not view.configurations and view.trials:
         return {"empty": "The trials so far only tune: a configuration appears when its first reported trial starts."}
@@ -39,7 +39,7 @@ def data(view: View) -> Plain:
     rows = base.best_first(view.configurations)
     differ = [name for name in base.parameters_that_differ(rows) if name not in ("r1", "r2", "r3")]
     differ += ["ranks"] if "ranks" not in differ and len({*base.parameter(rows, "ranks")} - {None}) > 1 else []
-    return {
+    table = {
         "columns": _columns(view, rows, differ),
         "id": [row.id for row in rows],
         "label": [row.label for row in rows],
@@ -52,6 +52,7 @@ def data(view: View) -> Plain:
         "link": [view.link(row.sweep.experiment_id, row.summary.configuration) for row in rows],
         "shared": _shared(rows, differ),
     }
+    return {"table": table}
 
 
 def _legend(view: View, rows: Sequence[Row]) -> str:
@@ -112,7 +113,7 @@ def _metric(metric: Column, rows: Sequence[Row]) -> Plain:
 
 def _best(metric: Column, rows: Sequence[Row], values: Sequence[float | None]) -> list[int]:
     """Returns the places of the best value among the complete configurations; others are over fewer tasks or seeds."""
-    done = {place: value for place, value in enumerate(values) if value is not None and rows[place].state == "done"}
+    done = {place: value for place, value in enumerate(values) if value is not None and rows[place].summary.complete}
     if metric.best is None or len(done) < 2:
         return []
     best = (max if metric.best == "maximize" else min)(done.values())
@@ -162,7 +163,7 @@ def store_of(view: View) -> str:
     return f" --tracking-uri {shlex.quote(view.uri)}" if view.uri else ""
 
 
-def pairs(view: View) -> Plain:
+def draw_pairs(view: View) -> Plain:
     """Returns the ids of the configurations that have pairs, and for each one the sentences with all that follow it."""
     ready = base.done(view.configurations)
     if len(ready) < 2:
@@ -177,7 +178,7 @@ def pairs(view: View) -> Plain:
         both = compare_summaries(first.summary, second.summary, [spread_of[names[0]]])
         return both.sentence(first.label, second.label)
 
-    return {
+    pairs = {
         "id": [row.id for row in rows],
         "said": [[sentence(first, second) for second in rows[place + 1 :]] for place, first in enumerate(rows)],
         "beyond": f"The page has the differences of {len(rows)} configurations; this command compares any two.",
@@ -185,13 +186,14 @@ def pairs(view: View) -> Plain:
         "command": COMPARE + store_of(view),
         "sides": {row.id: [shlex.quote(row.sweep.name), shlex.quote(row.summary.configuration)] for row in ready},
     }
+    return {"pairs": pairs}
 
 
 def _spread_of(sweep: Frames) -> Callable[[tuple[str, ...]], Spreads]:
     return cache(partial(spreads, [*sweep.summaries.values()]))
 
 
-def of_two_sweeps(view: View) -> Plain:
+def draw_two_sweeps(view: View) -> Plain:
     """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
     if len(view.sweeps) != 2:
         return {"empty": "Choose two sweeps to compare them.", "hidden": True}
@@ -209,4 +211,5 @@ def of_two_sweeps(view: View) -> Plain:
         return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
     heads = [("configuration", "text"), (view.names[0], "score"), (view.names[1], "score")]
     heads += [(f"{view.names[1]} minus {view.names[0]}", "score"), ("95 % from", "score"), ("to", "score"), ("seeds", "count")]
-    return {"heads": [*heads, (f"{view.names[1]} is", "text")], "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
+    heads += [(f"{view.names[1]} is", "text")]
+    return base.plain_table(heads, sorted(rows, key=lambda row: -abs(row[3] or 0)))

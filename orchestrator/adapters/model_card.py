@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,18 +89,20 @@ COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The origin of an adapter: the sweep, its configuration, the trial, the reasons for the choice, and the sweep's answer."""
+class Taken:
+    """An adapter that is taken home: its sweep, configuration and trial, the reasons for the choice, the sweep's answer, and
+    the folder that gets it."""
 
     sweep: str
     summary: Summary
     entry: Entry
-    reasons: Sequence[str]
+    reasons: tuple[str, ...]
     answer: str = ""
+    folder: Path = Path()
 
 
 def model_card(
-    origin: Origin,
+    origin: Taken,
     record: Mapping[str, Any],
     *,
     pair: bool,
@@ -135,7 +137,7 @@ def model_card(
     return str(card)
 
 
-def _card_data(origin: Origin, record: Mapping[str, Any], merged: bool) -> ModelCardData:
+def _card_data(origin: Taken, record: Mapping[str, Any], merged: bool) -> ModelCardData:
     model, task, result = str(record["spec"]["model"]), origin.entry.trial.task, origin.entry.result
     base, pipeline = base_name(model), PIPELINES[record["kind"]]
     scores = []
@@ -177,7 +179,7 @@ def loading(
     ).strip()
 
 
-def _scores(origin: Origin, adapter_metrics: Mapping[str, float]) -> list[tuple[str, float, str, float | None, int]]:
+def _scores(origin: Taken, adapter_metrics: Mapping[str, float]) -> list[tuple[str, float, str, float | None, int]]:
     """Returns the rows of the table of scores: name, mean, ends of its interval, search score and number of trials."""
     trial, summary = origin.entry.trial, origin.summary
     several, name = len(summary.tasks) > 1, f"this adapter ({trial.task}, seed {trial.seed})"

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,12 +26,12 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
 from orchestrator.adapters.merging import read_run, reads_pairs, write_as_lora, write_merged
-from orchestrator.adapters.model_card import CARD_FILE, Origin, loading, model_card, peft_config, served_by
+from orchestrator.adapters.model_card import CARD_FILE, Taken, loading, model_card, peft_config, served_by
 from orchestrator.plan.configuration import CUT
 from orchestrator.record.resume import check_data
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.report import Count, Number, Part, Report
-from orchestrator.results.summary import Entry, Summary
+from orchestrator.results.summary import Summary
 from orchestrator.review.desired_runs import headline
 from orchestrator.review.front_tables import describe_trials, full_label
 from orchestrator.review.mistakes import MISTAKES_FILE, POINTER, mistakes_page
@@ -46,15 +46,6 @@ from orchestrator.tracking.client import resolve_uri
 Form = Literal["adapter", "lora", "merged"]
 
 
-@dataclass(frozen=True)
-class Taken:
-    """A trial whose adapter is taken home, the reasons, and the folder that gets it."""
-
-    entry: Entry
-    reasons: tuple[str, ...]
-    folder: Path
-
-
 def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = None, seed: int | None = None) -> list[Taken]:
     """Returns the trials of a configuration to take, one for each task."""
     tasks = record.sweep.task_names
@@ -63,7 +54,8 @@ def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = 
     adapters = []
     for name, folder in folders_of([task] if task is not None else tasks).items():
         entry, why = choose_seed(record.trials(chosen.summary.configuration, name), seed)
-        adapters.append(Taken(entry, (f"Picked: {chosen.reason}.", f"Taken: {why}."), to / folder))
+        reasons = f"Picked: {chosen.reason}.", f"Taken: {why}."
+        adapters.append(Taken(record.name, chosen.summary, entry, reasons, record.answer.verdict, to / folder))
     return adapters
 
 
@@ -112,9 +104,7 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(source, adapter.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     adapter = replace(adapter, reasons=(*adapter.reasons, describe_form(source, adapter.folder, run, form)))
-    summary = next(row for row in record.summaries if row.configuration == adapter.entry.trial.configuration)
-    origin = Origin(record.name, summary, adapter.entry, adapter.reasons, record.answer.verdict)
-    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, config=peft_config(adapter.folder))
+    card = model_card(adapter, run, pair=reads_pairs(run), merged=merged, config=peft_config(adapter.folder))
     answers = record.predictions(adapter.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{adapter.entry.trial.label}, seed {adapter.entry.trial.seed}", answers):
         (adapter.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
@@ -303,33 +293,30 @@ def register_adapters(record: PastSweep, adapters: Sequence[Taken], model: str, 
             name,
             pair=reads_pairs(run),
             labels=run["labels"] if run["kind"] == "classification" else ["value"],
-            aliases=[alias for alias, configuration in earned.items() if configuration == adapter.entry.trial.configuration],
-            tags=_tags(record, adapter, run),
-            description=_describe(record, adapter),
+            aliases=[alias for alias, configuration in earned.items() if configuration == adapter.summary.configuration],
+            tags=_tags(adapter, run),
+            description=_describe(adapter),
         )
         registered = register(uri, find_trial(uri, record.name, adapter.entry.key), candidate)
         word = "registered as" if registered.new else "is registered already as"
-        also = f", also called {', '.join(registered.aliases)}" if registered.aliases else ""
-        yield f"{adapter.entry.trial.task}: {word} version {registered.version} of {registered.name}{also}"
+        also = f", also called {', '.join(candidate.aliases)}" if candidate.aliases else ""
+        yield f"{adapter.entry.trial.task}: {word} version {registered.version} of {name}{also}"
         for alias, version in registered.moved.items():
             yield f"  {alias} was version {version} before"
-        handle = (
-            f"{registered.name}@{registered.aliases[0]}" if registered.aliases else f"{registered.name}/{registered.version}"
-        )
+        handle = f"{name}@{candidate.aliases[0]}" if candidate.aliases else f"{name}/{registered.version}"
         yield f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local"
 
 
-def _describe(record: PastSweep, adapter: Taken) -> str:
-    summary = next(row for row in record.summaries if row.configuration == adapter.entry.trial.configuration)
-    score = summary.bounds("score")
-    numbers = {"score": score.mean, "score_low": score.low, "score_high": score.high, SIZE: summary.value(SIZE)}
+def _describe(adapter: Taken) -> str:
+    score = adapter.summary.bounds("score")
+    numbers = {"score": score.mean, "score_low": score.low, "score_high": score.high, SIZE: adapter.summary.value(SIZE)}
     card = (adapter.folder / CARD_FILE).read_text(encoding="utf-8")
     return f"{headline(numbers)}\n\n{card.split('---', 2)[-1].strip()}"
 
 
-def _tags(record: PastSweep, adapter: Taken, run: Mapping[str, Any]) -> dict[str, str]:
+def _tags(adapter: Taken, run: Mapping[str, Any]) -> dict[str, str]:
     trial = adapter.entry.trial
-    tags = {"sweep": record.name, "configuration": trial.configuration, "label": trial.label, "key": trial.key}
+    tags = {"sweep": adapter.sweep, "configuration": trial.configuration, "label": trial.label, "key": trial.key}
     tags |= {"task": trial.task, "seed": str(trial.seed), "method": trial.method, "protocol": trial.protocol}
     tags |= {"model": run["spec"]["model"], "score": f"{run['metrics']['score']:.4f}", "picked": adapter.reasons[0]}
     return {f"craft.{name}": str(value)[:4000] for name, value in tags.items()}

@@ -18,7 +18,7 @@ from orchestrator.tools.filling import filled
 from orchestrator.tools.quiet import write_report
 
 if TYPE_CHECKING:
-    from craft.audit.verdict import Audit, Size
+    from craft.audit.verdict import Audit
 
 
 class SizePart(Part):
@@ -74,22 +74,19 @@ def audit_report(audit: Audit, to: Path | None) -> AuditReport:
         method=audit.folder.peft_type,
         base=audit.folder.base,
         cut_from=cut[0] if cut else None,
-        sizes=[_size(audit, size) for size in audit.sizes],
+        sizes=[
+            SizePart.fill(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.probability(size))
+            for size in audit.sizes
+            if (gap := size.difference)
+        ],
         enough=enough.parameters if enough else None,
         path=str(to) if to is not None and enough else None,
         text=audit.verdict,
     )
 
 
-def _size(audit: Audit, size: Size) -> SizePart:
-    gap = size.difference
-    return SizePart.fill(size, difference=gap.mean, low=gap.low, high=gap.high, p_within=audit.probability(size))
-
-
 Form = Literal["adapter", "lora", "merged"]
-Base = Annotated[
-    str | None, typer.Option(metavar="FOLDER|ID", help="The base model, if it is not found under its name in the sweep.")
-]
+Base = Annotated[str | None, typer.Option(metavar="FOLDER|ID", help="The base model, if it is not found under its name.")]
 
 
 def take(
@@ -252,9 +249,7 @@ def audit(
     ] = None,
     within: Annotated[float, typer.Option(metavar="POINTS", callback=check_points, help="The points that may be lost.")] = 1.0,
     sure: Annotated[float, typer.Option(min=0.5, max=0.999, metavar="P", help="The probability that no more is lost.")] = 0.9,
-    base: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base model, if it is not found under its name.")
-    ] = None,
+    base: Base = None,
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=check_empty, help="Where to write the smallest size that is enough.")
     ] = None,

@@ -5,7 +5,8 @@
     open_sweep(name)   -> Result        a sweep that has run, or runs
     judge(frame)       -> Judgement     a table of trainings of anybody
 
-A sweep is the path of a sweep file, the text of one, or a dict of the same keys. Nothing here keeps a second memory: a `Result`
+A sweep is the path of a sweep file, the text of one, or a dict of the same keys; changes of its values are texts
+`key.path=value`. Other arguments are the options of the commands of these names. Nothing here keeps a second memory: a `Result`
 reads the folder `runs/NAME` or the tracking store.
 """
 
@@ -103,12 +104,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration of a sweep that was picked.
-
-    Attributes:
-        record: the sweep.
-        pick: the configuration with the reason.
-    """
+    """A configuration of a sweep that was picked, with the reason."""
 
     record: PastSweep
     pick: Pick
@@ -125,17 +121,8 @@ class Choice:
         return self.pick.reason
 
     def save(self, to: str | Path, *, task: str | None = None, seed: int | None = None, form: Form = "adapter") -> list[Path]:
-        """Writes its adapter with a model card, for each task, and returns the folders: `craft-sweeps take`.
-
-        Args:
-            to: a folder that is not there yet.
-            task: the only task to write.
-            seed: the seed of the trial, instead of the best by the search score.
-            form: `lora`: the same change of weights as a LoRA; `merged`: a full model in float32.
-
-        Raises:
-            ValueError: `to` is there, or no trial has finished.
-        """
+        """Writes its adapter with a model card, for each task, and returns the folders: `craft-sweeps take`. Raises ValueError
+        if `to` is there already, or no trial has finished."""
         from orchestrator.adapters.taking import take_adapters
 
         if Path(to).exists():
@@ -162,11 +149,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Result:
-    """A sweep that has run, or runs: what its record says at the moment when it was opened.
-
-    Attributes:
-        record: the sweep as the commands read it.
-    """
+    """A sweep that has run, or runs: what its record says at the moment when it was opened."""
 
     record: PastSweep
 
@@ -198,11 +181,8 @@ class Result:
         return self.record.state
 
     def pick(self, rule: str = "answer") -> Choice:
-        """Picks a configuration by a rule (`answer`, `enough`, `knee`, `best`, `under:70000`), its label or its id.
-
-        Raises:
-            ValueError: there is none; the message says what there is.
-        """
+        """Picks a configuration by a rule (`answer`, `enough`, `knee`, `best`, `under:70000`), its label or its id. Raises
+        ValueError if there is none; the message says what there is."""
         return Choice(self.record, self.record.pick(rule))
 
     def best(self, under: int | None = None) -> Choice:
@@ -210,15 +190,9 @@ class Result:
         return self.pick("best" if under is None else f"under:{under}")
 
     def compare(self, other: Result, mine: str = "best", theirs: str = "best", metric: str = "score") -> CompareReport:
-        """Compares a configuration with one of another sweep, or of this one; `.sentence` has the verdict in words.
-
-        Args:
-            mine: the configuration of this sweep: a rule, a label or an id.
-            theirs: that of `other`.
-
-        Raises:
-            ValueError: the sweeps' scores mean different things, or share no task and seed.
-        """
+        """Compares a configuration with one of another sweep, or of this one, each picked by a rule, a label or an id;
+        `.sentence` has the verdict in words. Raises ValueError if the scores mean different things, or share no task and
+        seed."""
         from orchestrator.review.comparing import compare_sweeps
 
         return compare_sweeps(self.record, other.record, mine, theirs, metric)
@@ -230,12 +204,7 @@ class Result:
 
 
 def plan(sweep: SweepLike, *changes: str, resume: bool = False) -> SweepPlan:
-    """Plans a sweep; nothing is trained.
-
-    Args:
-        sweep: the path of a sweep file, its text, or a dict of the same keys.
-        changes: changes of its values, as `key.path=value`.
-        resume: whether what earlier sessions of the sweep changed counts.
+    """Plans a sweep; nothing is trained. With `resume`, what earlier sessions of the sweep changed counts.
 
     Raises:
         SweepError: the sweep is wrong; one line for each mistake, with its place.
@@ -259,17 +228,8 @@ def run(
 ) -> Result:
     """Runs what is left of a sweep and returns its result; an interrupt leaves a sweep that the same call continues.
 
-    A sweep that is a text or a dict is kept as `NAME.yaml` in `storage`, so that `craft-sweeps run` can continue it.
-
-    Args:
-        sweep: the path of a sweep file, its text, or a dict of the same keys.
-        changes: changes of its values, as `key.path=value`.
-        resume: whether a sweep of this name that is there already is continued.
-        storage: where runs are kept; runs/ if not given.
-        tracking_uri: the MLflow store, instead of the one of the sweep.
-        address: a Ray cluster to join; this machine alone if not given.
-        cpus: cores of this machine to use; all if not given.
-        quiet: whether nothing is printed.
+    A sweep that is a text or a dict is kept as `NAME.yaml` in `storage`, so that `craft-sweeps run` can continue it. Without
+    `resume`, a sweep of this name that is there already is refused.
 
     Raises:
         ValueError: the sweep is refused, and nothing has been trained.
@@ -291,9 +251,7 @@ def open_sweep(name: str | Path, tracking_uri: str | None = None, storage: str |
     """Opens a sweep that has run, or runs; neither Ray nor MLflow is needed for one in a folder.
 
     Args:
-        name: its folder, or its name in `storage` or the tracking store.
-        tracking_uri: the MLflow store to look in.
-        storage: where sweeps' folders are; runs/ if not given.
+        name: its folder, or its name in `storage` (runs/) or the tracking store.
 
     Raises:
         NoSuchSweep: there is none.
@@ -319,7 +277,6 @@ def judge(frame: Any, *, within: float | None = None, **said: Any) -> Judgement:
 
     Args:
         frame: a DataFrame, a list of dicts, or the path of a file.
-        within: the points of the score below the best that are enough; 1 if not given.
         said: what columns are, where the table does not say it: the options of `craft-sweeps judge` (`Call`).
     """
     from orchestrator.review.run_columns import Call

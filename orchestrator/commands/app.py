@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from errno import ENOSPC
 from functools import cache
 from pkgutil import resolve_name
@@ -25,7 +24,7 @@ from craft.plugins import load_inherited
 from orchestrator.results.report import Report
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
-from orchestrator.tools.quiet import be_printable, drop_stdout, flush_stdout, has_reported, only_report, write_report
+from orchestrator.tools.quiet import be_printable, drop_stdout, has_reported, only_report, write_report
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import ended_by_exceptions
 from orchestrator.tracking.client import TrackingError
@@ -43,123 +42,118 @@ QUIET = {
 }
 
 
-@dataclass(frozen=True)
 class Row:
     """One command.
 
-    Attributes:
-        function: `module:function`. Its signature gives the options, its docstring the help.
+    Args:
+        function: `module:function` in this package, or with the whole name of another module. Its signature gives the options,
+            its docstring the help.
         examples: pairs of a call without its first word, and what it does.
         stopped: the message after Ctrl-C, about what is left behind.
     """
 
-    function: str
-    examples: tuple[tuple[str, str], ...]
-    stopped: str = "stopped"
-
-    @property
-    def name(self) -> str:
-        return self.function.partition(":")[2].rstrip("_")
+    def __init__(self, function: str, *examples: tuple[str, str], stopped: str = "stopped") -> None:
+        self.function = function if "." in function else f"{__package__}.{function}"
+        self.name = function.partition(":")[2].rstrip("_")
+        self.examples, self.stopped = examples, stopped
 
 
-COMMANDS = (
-    Row("orchestrator.commands.files:new", (("new", "the shipped sweeps"), ("new own_data", "own_data.yaml and its CSV"))),
-    Row(
-        "orchestrator.commands.files:suggest",
-        (("suggest --model MODEL --data tickets.csv --label queue --hours 2 > mine.yaml", "a commented file for two hours"),),
-    ),
-    Row("orchestrator.commands.files:skill", (("skill --to .claude/skills", "a skill, where an assistant looks for it"),)),
-    Row("orchestrator.commands.run:plan", (("plan sweeps/ranks.yaml", "what would run, and what each configuration costs"),)),
-    Row(
-        "orchestrator.commands.run:check",
-        (("check sweeps/ranks.yaml --address auto", "can the sweep run to its end on that cluster?"),),
-    ),
-    Row(
-        "orchestrator.commands.run:run",
-        (
+HALF = "stopped; nothing is left half-written"
+GROUPS: dict[str, tuple[Row, ...]] = {
+    "Run": (
+        Row("files:new", ("new", "the shipped sweeps"), ("new own_data", "own_data.yaml and its CSV")),
+        Row(
+            "files:suggest",
+            ("suggest --model MODEL --data tickets.csv --label queue --hours 2 > mine.yaml", "a commented file for two hours"),
+        ),
+        Row("run:plan", ("plan sweeps/ranks.yaml", "what would run, and what each configuration costs")),
+        Row("run:check", ("check sweeps/ranks.yaml --address auto", "can the sweep run to its end on that cluster?")),
+        Row(
+            "run:run",
             ("run sweeps/ranks.yaml", "run it; the record goes to mlflow.db here, all else to runs/ranks/"),
             ("run sweeps/ranks.yaml --resume", "continue after Ctrl-C, a crash or a reboot; finished trials are kept"),
             ("run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume", "extend it: only the new seeds run"),
             ("run sweeps/ranks.yaml --name quick --set space.1.learning_rate=2e-3", "a variant; space.1 is the second block"),
         ),
-    ),
-    Row(
-        "orchestrator.commands.control:apply",
-        (("apply sweeps/ranks.yaml", "show what the edited file would change in its sweep; do it if you agree"),),
-    ),
-    Row("orchestrator.commands.control:pause", (("pause ranks", "no trial starts until `craft-sweeps continue ranks`"),)),
-    Row("orchestrator.commands.control:continue_", (("continue ranks", "trials start again"),)),
-    Row("orchestrator.commands.control:stop", (("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1"),)),
-    Row("orchestrator.commands.control:retry", (("retry ranks 3fa9c1", "runs it again, from its last checkpoint"),)),
-    Row("orchestrator.commands.run:more", (("more ranks", "the seeds, sizes or rates that the answer proposes"),)),
-    Row("orchestrator.commands.results:list_", (("list", "the sweeps in runs/"),)),
-    Row(
-        "orchestrator.commands.results:wait",
-        (("wait ranks --timeout 600", "returns when the driver of runs/ranks has ended, or in ten minutes"),),
-        "stopped waiting; the sweep runs on",
-    ),
-    Row(
-        "orchestrator.commands.results:remove",
-        (("remove ranks", "show what goes and what stays; delete it if you agree"),),
-        "stopped; the same command removes the rest",
-    ),
-    Row(
-        "orchestrator.commands.results:status",
-        (("status ranks", "progress, running and failed trials, and the answer so far"),),
-    ),
-    Row("orchestrator.commands.results:front", (("front ranks --within 2", "table and answer, for within 2 points"),)),
-    Row(
-        "orchestrator.commands.adapters:take",
-        (
-            ("take ranks --to adapters/answer", "the answer of runs/ranks, or of the sweep of that name in mlflow.db"),
-            ("take ranks --pick under:70000 --as merged --to mine", "a full model that plain transformers loads"),
+        Row(
+            "control:apply",
+            ("apply sweeps/ranks.yaml", "show what the edited file would change in its sweep; do it if you agree"),
         ),
-        "stopped; nothing is left half-written",
+        Row("run:more", ("more ranks", "the seeds, sizes or rates that the answer proposes")),
+        Row("control:pause", ("pause ranks", "no trial starts until `craft-sweeps continue ranks`")),
+        Row("control:continue_", ("continue ranks", "trials start again")),
+        Row("control:stop", ("stop ranks 3fa9c1", "ends the trial whose key begins with 3fa9c1")),
+        Row("control:retry", ("retry ranks 3fa9c1", "runs it again, from its last checkpoint")),
     ),
-    Row(
-        "orchestrator.commands.adapters:cut",
-        (("cut ranks --pick 'LoRA r8, q v' --size 4 --size parameters:20000 --to cut", "to rank 4, and to 20,000 parameters"),),
-    ),
-    Row(
-        "orchestrator.commands.adapters:audit",
-        (("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters be enough?"),),
-        "stopped; nothing is left half-written",
-    ),
-    Row(
-        "orchestrator.commands.results:compare",
-        (
-            ("compare longer ranks", "the best configuration of each, best by the search score"),
-            ("compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'", "two that you name"),
-        ),
-    ),
-    Row(
-        "orchestrator.commands.results:judge",
-        (("judge trainings.csv", "which configuration of your own trainings is enough?"),),
-    ),
-    Row(
-        "dashboards.command:page",
-        (
+    "Look": (
+        Row("results:status", ("status ranks", "progress, running and failed trials, and the answer so far")),
+        Row("results:front", ("front ranks --within 2", "table and answer, for within 2 points")),
+        Row(
+            "dashboards.command:page",
             ("page", "serves http://127.0.0.1:8787 from ./mlflow.db: pick sweeps, watch trials finish, copy tables"),
             ("page ranks --to ranks.html", "the sweep as one self-contained page, under 5 MB"),
         ),
+        Row(
+            "results:wait",
+            ("wait ranks --timeout 600", "returns when the driver of runs/ranks has ended, or in ten minutes"),
+            stopped="stopped waiting; the sweep runs on",
+        ),
+        Row("results:list_", ("list", "the sweeps in runs/")),
+        Row(
+            "results:compare",
+            ("compare longer ranks", "the best configuration of each, best by the search score"),
+            ("compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'", "two that you name"),
+        ),
+        Row("results:export", ("export ranks --to results", "results/trials.csv, a line for each trial")),
     ),
-    Row("orchestrator.commands.results:export", (("export ranks --to results", "results/trials.csv, a line for each trial"),)),
-    Row(
-        "orchestrator.commands.results:replay",
-        (("replay runs/ranks", "give the store what it lacks, without running anything"),),
+    "Take": (
+        Row(
+            "adapters:take",
+            ("take ranks --to adapters/answer", "the answer of runs/ranks, or of the sweep of that name in mlflow.db"),
+            ("take ranks --pick under:70000 --as merged --to mine", "a full model that plain transformers loads"),
+            stopped=HALF,
+        ),
+        Row(
+            "adapters:cut",
+            (
+                "cut ranks --pick 'LoRA r8, q v' --size 4 --size parameters:20000 --to cut",
+                "to rank 4, and to 20,000 parameters",
+            ),
+        ),
     ),
-    Row(
-        "orchestrator.commands.train:train",
-        (("train rte.yaml --to out", "the one training of a file, without Ray and MLflow"),),
-        "stopped; the same call with --resume continues",
+    "Judge": (
+        Row("results:judge", ("judge trainings.csv", "which configuration of your own trainings is enough?")),
+        Row(
+            "adapters:audit",
+            ("audit my-lora --data held_out.csv --label queue", "would a quarter of its parameters be enough?"),
+            stopped=HALF,
+        ),
     ),
-    Row(
-        "orchestrator.commands.train:energy",
-        (("energy MODEL --projections 'q k v o' --ranks all,64,64", "the share of the weights' energy that these ranks keep"),),
+    "Tools": (
+        Row(
+            "train:train",
+            ("train rte.yaml --to out", "the one training of a file, without Ray and MLflow"),
+            stopped="stopped; the same call with --resume continues",
+        ),
+        Row("results:replay", ("replay runs/ranks", "give the store what it lacks, without running anything")),
+        Row(
+            "results:remove",
+            ("remove ranks", "show what goes and what stays; delete it if you agree"),
+            stopped="stopped; the same command removes the rest",
+        ),
+        Row(
+            "train:energy",
+            (
+                "energy MODEL --projections 'q k v o' --ranks all,64,64",
+                "the share of the weights' energy that they keep",
+            ),
+        ),
+        Row("train:cache", ("cache", "what is stored"), ("cache --clear 3fa9", "remove keys 3fa9...")),
+        Row("files:skill", ("skill --to .claude/skills", "a skill, where an assistant looks for it")),
     ),
-    Row("orchestrator.commands.train:cache", (("cache", "what is stored"), ("cache --clear 3fa9", "remove keys 3fa9..."))),
-)
-"""All commands."""
+}
+"""All commands, in the order of the help."""
+COMMANDS = tuple(row for rows in GROUPS.values() for row in rows)
 
 ABOUT = """\
 Find out which adapter, at which size, is enough for a task.
@@ -167,14 +161,6 @@ Find out which adapter, at which size, is enough for a task.
 A sweep file names model, tasks, methods and sizes; `craft-sweeps run` trains them and shows the front of score against
 size. A first day: suggest, plan, run, status, page, take. Every command has --help with examples.
 """
-GROUPS = {
-    "Run": ("new", "suggest", "plan", "check", "run", "apply", "more", "pause", "continue", "stop", "retry"),
-    "Look": ("status", "front", "page", "wait", "list", "compare", "export"),
-    "Take": ("take", "cut"),
-    "Judge": ("judge", "audit"),
-    "Tools": ("train", "replay", "remove", "energy", "cache", "skill"),
-}
-"""The commands in the order of the help."""
 
 
 class Groups(TyperGroup):
@@ -182,10 +168,11 @@ class Groups(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(map(len, self.commands))
-        for title, names in GROUPS.items():
+        limit = formatter.width - 6 - width
+        for title, rows in GROUPS.items():
             with formatter.section(title):
-                limit = formatter.width - 6 - width
-                formatter.write_dl([(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names])
+                named = [(row.name, self.commands[row.name]) for row in rows]
+                formatter.write_dl([(name.ljust(width), command.get_short_help_str(limit)) for name, command in named])
 
 
 def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> int:
@@ -201,7 +188,7 @@ def main(arguments: Sequence[str] | None = None, start: Sequence[str] = ()) -> i
     try:
         with ended_by_exceptions(), only_report() if is_document else nullcontext():
             status = _run(arguments, start or ("craft-sweeps", *arguments[:1]))
-        flush_stdout()
+        sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
         return LEFT
@@ -244,11 +231,12 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         if status != STOPPED or row is None or has_reported():
             return status or GOOD
         trouble = KeyboardInterrupt(row.stopped)
+    report = error_report(trouble)
     if "--json" in arguments:
-        write_report(error_report(trouble).to_json())
+        write_report(report.to_json())
     else:
         _say(trouble)
-    return NO if isinstance(trouble, NothingMeets) else STOPPED if isinstance(trouble, KeyboardInterrupt) else WRONG
+    return report.exit_status
 
 
 def _say(trouble: BaseException) -> int:

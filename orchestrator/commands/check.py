@@ -40,7 +40,7 @@ from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.results.report import Report
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.client import TrackingError, check_store, sqlite_file
+from orchestrator.tracking.client import TrackingError, check_store
 from orchestrator.worker.preparation import Shared, prepare
 
 if TYPE_CHECKING:
@@ -129,13 +129,13 @@ def _on_cluster(
             found.append(Finding("bad" if few else "good", "machines", f"{present} of {machines_wanted} have joined", few))
         for share in plan.sweep.shares:
             if slots := cluster.slots(share):
-                room = f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}"
-                found.append(Finding("good", "room", room))
+                fitting = f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}"
+                found.append(Finding("good", "room", fitting))
             else:
                 remedy = f"{'' if alone else 'only if the cluster grows; or '}lower `resources`"
                 remedy += ", or give more by --address" if alone else ""
-                room = f"no trial fits now: each asks for {share.words()}"
-                found.append(Finding("bad" if alone else "doubt", "room", room, remedy))
+                fitting = f"no trial fits now: each asks for {share.words()}"
+                found.append(Finding("bad" if alone else "doubt", "room", fitting, remedy))
         found += [] if address is None else _machines(plan, storage, shared.fingerprints)
         requested = [share.gpu / share.count for share in plan.sweep.shares if share.gpu]
         tried = try_gpus(min(requested)) if requested else []
@@ -145,16 +145,8 @@ def _on_cluster(
 
 
 def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
-    file, address = sqlite_file(uri), redact(uri)
-    if file is not None and not file.exists():
-        parent = next(folder for folder in file.parents if folder.exists())
-        if os.access(parent, os.W_OK):
-            yield Finding("good", "tracking", f"{address} will be made")
-        else:
-            yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
-        return
     try:
-        yield Finding("good", "tracking", f"{address} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
+        yield Finding("good", "tracking", f"{redact(uri)} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
     except TrackingError as error:
         yield Finding("bad", "tracking", str(error))
 
@@ -169,7 +161,7 @@ def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iter
     with filesystem.open_output_stream(token) as file:
         file.write(b"ok")
     try:
-        replies = ask_each(look, storage, posixpath.basename(token), runs, dict(fingerprints))
+        replies = ask_each(check_machine, storage, posixpath.basename(token), runs, dict(fingerprints))
     finally:
         with suppress(OSError):
             filesystem.delete_file(token)
@@ -180,7 +172,7 @@ def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iter
             yield Finding("bad", reply.host, reply.error, "is craft-sweeps installed there, of the same version?")
 
 
-def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints: dict[str, str]) -> None:
+def check_machine(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints: dict[str, str]) -> None:
     """Checks on a machine of the cluster that it sees the storage and has the driver's data.
 
     Args:

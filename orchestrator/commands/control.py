@@ -1,7 +1,13 @@
-"""`apply`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists."""
+"""`apply`, `pause`, `continue`, `stop` and `retry`: what people ask of a sweep that exists.
+
+a driver runs     a request in runs/NAME, which the driver answers between two events (`orchestrator.driver.request`)
+none does         `apply` continues the sweep as `run --resume` does; another request waits for the next session
+"""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,16 +26,21 @@ from orchestrator.commands.options import (
     changes_of,
     screen,
 )
+from orchestrator.record.folder import SweepFolder, holder_of, is_driven
 from orchestrator.record.options import Options
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.quiet import write_report
 
 if TYPE_CHECKING:
-    from orchestrator.driver.change import Change
+    from orchestrator.driver.request import Request, RequestReport
     from orchestrator.record.events import Verb
 
 Trial = Annotated[
     str, typer.Argument(metavar="TRIAL", help="A trial's key, its beginning, or 'CONFIGURATION · TASK · seed N'; see `status`.")
 ]
+ANSWER_SECONDS = 120.0
+"""A driver that lives answers within a second, and makes a plan in some more; one on another machine may be gone."""
+LOOK_SECONDS = 0.2
 
 
 def apply(
@@ -52,7 +63,12 @@ def apply(
     Exit status: that of `craft-sweeps run` if the sweep continues here; 2 the file is refused, and nothing has changed.
     """
     from orchestrator.commands.run import exit_status
-    from orchestrator.commands.steering import apply as apply_file
+    from orchestrator.commands.start import plan_change, run_plan
+    from orchestrator.driver.change import check_change, find_change
+    from orchestrator.driver.request import apply_request, pending
+    from orchestrator.record.log import read_state
+    from orchestrator.record.resume import check_data, check_name, recorded_sweep
+    from orchestrator.worker.preparation import prepare
 
     options = Options(
         sweep,
@@ -61,23 +77,37 @@ def apply(
         storage,
         tracking_uri,
         address,
+        resume=True,
+        edited=True,
         verbosity="quiet" if as_json else "normal",
         own_process=True,
     )
     console = screen(quiet=as_json, lasting=True)
-
-    def agree(change: Change) -> bool:
-        console.print(change.text, markup=False, soft_wrap=True)
-        return yes or (not as_json and typer.confirm("Apply it?"))
-
-    done = apply_file(options, console, agree)
-    if as_json:
-        write_report(done.change.model_copy(update={"applied": done.applied}).to_json())
-    elif not done.change:
-        console.print(done.change.text, markup=False, soft_wrap=True)
-    elif done.applied and done.outcome is None:
+    plan, options = plan_change(options, console)
+    folder = SweepFolder(plan.sweep.folder)
+    recorded, state, driven = recorded_sweep(folder.path), read_state(folder.record), is_driven(folder.path)
+    check_name(folder.path, state, plan.sweep.name)
+    change = find_change(recorded, plan, state, driven)
+    if not change:
+        options.remember(folder, plan.sweep.written)  # or --resume would refuse a file that says the same in another way
+    if change and driven:
+        assert recorded is not None, "a driver writes the effective file first"
+        check_change(recorded, plan.sweep)
+        new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
+        if new:  # before the driver gets them
+            check_data(plan.sweep, state.entries.values(), prepare(new, elsewhere=True))
+    console.print(change.text, markup=False, soft_wrap=True)
+    outcome, agreed = None, bool(change) and (yes or (not as_json and typer.confirm("Apply it?")))
+    if agreed and is_driven(folder.path) and _hand_in(folder, apply_request(plan.sweep, options)):
         console.print("applied: the driver continues with this file", markup=False, soft_wrap=True)
-    return exit_status(done.outcome) if done.outcome is not None else 0
+    elif agreed:
+        for request in pending(folder):
+            if request.verb == "apply":  # of an older file
+                request.remove(folder)
+        outcome = run_plan(plan, options, console)
+    if as_json:
+        write_report(change.model_copy(update={"applied": agreed}).to_json())
+    return exit_status(outcome) if outcome is not None else 0
 
 
 def pause(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
@@ -107,8 +137,50 @@ def retry(sweep: Sweep, trial: Trial, storage: Folders = None, as_json: AsJson =
 
 
 def _ask(sweep: str, storage: str | None, as_json: bool, verb: Verb, trial: str | None = None) -> None:
-    from orchestrator.commands.steering import ask
     from orchestrator.review.past_sweep import find_folder
 
     report = ask(find_folder(sweep, storage), verb, trial)
     write_report(report.to_json()) if as_json else screen().print(report.text, markup=False, soft_wrap=True)
+
+
+def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
+    """Asks a sweep's driver to pause or continue the sweep, or to stop a trial or run it again; returns what came of it.
+
+    Args:
+        trial: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`; with `stop` and `retry`.
+    """
+    from orchestrator.driver.request import RequestReport, affected, new_request
+    from orchestrator.record.log import read_state
+
+    place = SweepFolder(folder.absolute())
+    if not place.record.exists():
+        raise SweepError([f"{folder} holds no sweep that has begun"])
+    state = read_state(place.record)
+    keys = affected(state, verb, trial)
+    names = ", ".join(state.entries[key].trial.name for key in keys)
+    request, action = new_request(verb, keys[0] if trial and len(keys) == 1 else trial), f"{verb}{': ' if names else ''}{names}"
+    done = is_driven(place.path) and _hand_in(place, request)
+    if not done:
+        request.write(place)
+    text = f"done: {action}" if done else f"{action}: no driver runs; the next session does it first"
+    command = "" if done else state.again
+    return RequestReport(sweep=state.name, verb=verb, done=done, trials=keys, text=text, command=command)
+
+
+def _hand_in(folder: SweepFolder, request: Request) -> bool:
+    """Gives the driver a request, and waits for the answer; False if the driver has ended without one."""
+    from orchestrator.record.log import read_state
+
+    request.write(folder)
+    until = time.monotonic() + ANSWER_SECONDS
+    while request.is_there(folder):
+        if not is_driven(folder.path):
+            request.remove(folder)
+            return request.name in read_state(folder.record).answered
+        if time.monotonic() >= until:
+            silence = f"{holder_of(folder.path)} has not answered in {ANSWER_SECONDS:.0f} s"
+            raise SweepError([f"{silence}; the request waits for it, or for the next session"])
+        time.sleep(LOOK_SECONDS)
+    if (why := request.take_refusal(folder)) is not None:
+        raise SweepError(why.splitlines())
+    return True

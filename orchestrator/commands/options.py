@@ -10,7 +10,8 @@ from typing import IO, Annotated, cast
 import typer
 from rich.console import Console
 
-from orchestrator.record.folder import SweepFolder
+from orchestrator.record.folder import SweepFolder, sweeps_in
+from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.filling import is_empty
 from orchestrator.tools.quiet import Lasting
 
@@ -19,8 +20,7 @@ WIDTH = 160
 
 
 def _names(incomplete: str) -> list[str]:
-    folders = Path("runs").glob(f"{incomplete}*")
-    return sorted(folder.name for folder in folders if SweepFolder(folder).record.exists())
+    return [name for name in sweeps_in(Path(DEFAULT_STORAGE)) if name.startswith(incomplete)]
 
 
 def _picks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -83,8 +83,7 @@ def changes_of(
     if until_answered:
         asked.append("search.until=answered")
     if hours is not None:
-        seconds = round(3600 * hours)
-        asked.append(f"budget.wall_clock={f'{seconds // 60}min' if seconds % 60 == 0 else f'{seconds}s'}")
+        asked.append(f"budget.wall_clock={hours:g}h")
     return tuple(asked)
 
 

@@ -303,8 +303,7 @@ def replay(
 
     Exit status: 0 the store has everything; 1 something is still missing; 2 the call is wrong.
     """
-    from orchestrator.review.desired_runs import DesiredRuns
-    from orchestrator.tracking import follower
+    from orchestrator.review.mirror import replay as replay_log
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     record = SweepFolder(folder)
@@ -317,7 +316,7 @@ def replay(
             raise ValueError(f"{folder} is a copy of {original}, which has the same runs in the store: replay that folder")
         if "***" in (uri := tracking_uri or state.sweep.tracking.uri):
             raise TrackingError(f"{record.record} keeps no passwords ({uri}); give --tracking-uri with the whole address")
-        missing = follower.replay(folder, resolve_uri(uri), DesiredRuns, timeout)
+        missing = replay_log(folder, resolve_uri(uri), timeout)
     waiting = f"{missing} {plural(missing, 'event')} left; run this again when the store answers"
     plain_screen().print(waiting if missing else "everything is in the tracking store")
     return 1 if missing else 0

@@ -76,11 +76,11 @@ def drive(
     """
     attempts = Attempts(driver, stop.listen, train, shared)
 
-    def look() -> None:
+    def watch_all() -> None:
         watch()
         attempts.look()
 
-    driver.watch = look
+    driver.watch = watch_all
 
     def broken() -> str | None:
         return attempts.cluster.broken if attempts.cluster is not None else None

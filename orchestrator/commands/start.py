@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 def plan_sweep(options: Options, console: Console) -> Plan:
     """Returns the plan of a sweep file; with `resume`, of the sweep as it was recorded."""
-    sweep, options = _load(options) if options.resume else (load_sweep(options.sweep, options.assignments), options)
-    store_of(options, sweep)
-    if options.resume:
+    if not options.resume:
+        sweep = load_sweep(options.sweep, options.assignments)
+        store_of(options, sweep)
+    else:
+        sweep, options = _load(options)
         _check_resumes(options, sweep)
     return _make_plan(sweep, console)
 
@@ -42,10 +44,8 @@ def plan_sweep(options: Options, console: Console) -> Plan:
 def plan_change(options: Options, console: Console) -> tuple[Plan, Options]:
     """Returns the plan of a file that may change a sweep that exists, and the options with all changes of the file."""
     sweep, options = _load(options)
-    store_of(options, sweep)
     advice = "correct its name, or run it: craft-sweeps run"
     check_begun(sweep, f"there is no sweep {sweep.name} in", f"{advice} {shlex.quote(options.sweep)}")
-    check_resume(sweep.folder, sweep)
     return _make_plan(sweep, console), options
 
 
@@ -54,9 +54,8 @@ def run_file(options: Options, console: Console) -> SweepOutcome:
     if options.retry_failed and not options.resume:
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
     sweep, options = _load(options)
-    store_of(options, sweep)
-    resume = _check_name(options, sweep)
-    return run_plan(_make_plan(sweep, console), replace(options, resume=resume), console)
+    options = replace(options, resume=_check_name(options, sweep))
+    return run_plan(_make_plan(sweep, console), options, console)
 
 
 def run_plan(plan: Plan, options: Options, console: Console) -> SweepOutcome:
@@ -80,7 +79,9 @@ def _make_plan(sweep: Sweep, console: Console) -> Plan:
 
 
 def _load(options: Options) -> tuple[Sweep, Options]:
+    """Returns the sweep of a file with the changes by which it was recorded, and the options with them."""
     sweep = load_sweep(options.sweep, options.assignments)
+    store_of(options, sweep)
     if SweepFolder(sweep.folder).effective.exists():
         check_resume(sweep.folder, sweep)
     continued = options.continued(sweep)

@@ -34,7 +34,7 @@ from orchestrator.results.report import Report
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.plain_yaml import YamlProblem, read_yaml
+from orchestrator.sweepfile.plain_yaml import read_yaml
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redacted
 
@@ -92,7 +92,7 @@ class Request:
     def is_out_of_date(self) -> bool:
         try:
             return bool(redacted(read_yaml(Path(self.file)).written) != self.written)
-        except YamlProblem:  # it is not there any more, or half-written
+        except SweepError:  # it is not there any more, or half-written
             return False
 
     def answer(

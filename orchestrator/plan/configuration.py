@@ -15,7 +15,7 @@ from craft.methods import shown_method
 from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import BUDGET, RECOVERY, RunSpec
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath
 
 
 def flat_parameters(run: RunSpec) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from craft.settings import TrainingSettings, WarmStart, content_hash
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration, text
-from orchestrator.sweepfile.mistakes import dotted
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath, dotted
 from orchestrator.sweepfile.space.dimensions import CONFIG, Choice
 from orchestrator.sweepfile.sweep import Sweep
 

@@ -18,8 +18,7 @@ from orchestrator.plan.configuration import Configuration, Dropped, text
 from orchestrator.plan.naming import Identity, Labels
 from orchestrator.plan.trial import PlannedTrial, Why
 from orchestrator.plan.ways import refusal
-from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import SweepError, YamlPath, dotted, from_pydantic
 from orchestrator.sweepfile.space.blocks import SIZES, size_labels, sizes_within
 from orchestrator.sweepfile.space.dimensions import Point
 from orchestrator.sweepfile.sweep import Sweep

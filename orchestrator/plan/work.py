@@ -22,7 +22,7 @@ from craft.tasks.task import Task
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import Family
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath
 from orchestrator.sweepfile.sweep import Sweep
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.record.log import read_state
 from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.load import read_effective
-from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import SweepError, YamlPath, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
 
 MEANING = (

@@ -1,1 +1,1 @@
-"""Looking back at a sweep: tables, pictures, picking and describing an adapter."""
+"""What a sweep has recorded, for people: tables, pictures, picked adapters, and its runs in MLflow."""

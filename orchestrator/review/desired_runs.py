@@ -2,7 +2,7 @@
 change of the State has changed (`DesiredRuns`).
 
 The sweep has a run; below it each configuration with a trial that has begun, or that was refused; below these their trials that
-have begun. `orchestrator.tracking.mirror` makes the store equal to them.
+have begun. `orchestrator.review.mirror` makes the store equal to them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS, SIZE, flat_cells, with_method
 from orchestrator.results.summary import Summary, status_of, summarize_entries
 from orchestrator.review.front_tables import markdown
-from orchestrator.review.saved_views import address, saved_views
 from orchestrator.tools.markup import paragraphs, plain
 from orchestrator.tools.secrets import redact, redacted
 from orchestrator.tracking import desired as names
@@ -293,8 +292,7 @@ OWN = ("started", "ended", "underway", "files")
 
 
 class DesiredRuns:
-    """The runs of the sweep in `folder` as they should be (`orchestrator.tracking.desired.Desired` describes the methods);
-    commands in them name the store's address `uri`."""
+    """The runs of the sweep in `folder` as they should be; commands in them name the store's address `uri`."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self._folder, self._uri = folder, uri
@@ -305,6 +303,7 @@ class DesiredRuns:
         self._families: dict[str, str] = {}
 
     def update(self, state: State, end: State | None) -> dict[Place, None]:
+        """Takes a new state, and returns the runs that are different in it, parents first; `end` ended the last session."""
         previous, groups = self._state, self._groups
         self._state, self._groups = state, group(state)
         self._families = _families(self._groups, state.entries)
@@ -328,17 +327,8 @@ class DesiredRuns:
 
     @property
     def answer(self) -> str:
+        """The sweep's answer when its last session ended, in Markdown; empty without one."""
         return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
-
-    def views(self) -> dict[str, str]:
-        return saved_views(self._state)
-
-    def links(self, experiment: str) -> str:
-        places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
-        return ", ".join(f"[{name}]({address(experiment, self._state.sweep_id, *place)})" for name, place in places.items())
-
-    def page(self, experiment: str) -> str:
-        return address(experiment, self._state.sweep_id)
 
     def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
         state, verdict, sweep = self._state, self._verdict, (names.SWEEP_KIND, self._state.name)

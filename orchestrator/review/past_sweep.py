@@ -137,7 +137,7 @@ def find_folder(name: str, storage: str | None = None) -> Path:
     for folder in (Path(name), parent / name):
         if SweepFolder(folder).record.is_file():
             return folder
-    raise _no_such_sweep(name, sweeps_in(parent), f"{parent}/")
+    raise no_such_sweep(name, sweeps_in(parent), f"{parent}/")
 
 
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:
@@ -155,22 +155,14 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     uri = resolve_uri(tracking_uri or default_uri())
     file = sqlite_file(uri)
     if tracking_uri is None and file is not None and not file.exists():
-        raise _no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
-    from orchestrator.tracking.reader import StoreReader
-
-    reader = StoreReader(uri)
-    run = reader.sweep_run(name)
-    if run is None:
-        folders = [] if tracking_uri else sweeps_in(folder.parent)
-        where = f"{redact(uri)} and the folders" if folders else redact(uri)
-        raise _no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
-    return PastSweep(_begun(read_state(reader.log(run)), redact(uri)), redact(uri), uri, partial(reader.fetch, run))
+        raise no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
+    return _read_store(name, uri, [] if tracking_uri else sweeps_in(folder.parent))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     folder = folder.absolute()
     if not SweepFolder(folder).record.is_file():
-        raise _no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
+        raise no_such_sweep(str(folder), sweeps_in(folder.parent), f"{folder.parent}/")
     state = _begun(read_state(SweepFolder(folder).record), str(folder))
     check_name(folder, state)
     uri = tracking_uri or (None if "***" in state.sweep.tracking.uri else state.sweep.tracking.uri)
@@ -181,6 +173,18 @@ def _begun(state: State, where: str) -> State:
     if state.started is None:
         raise NothingMeets(f"{where} has no record of a session yet: run the sweep, or wait until its first trial is prepared")
     return state
+
+
+def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
+    from orchestrator.tracking.reader import StoreReader
+
+    reader = StoreReader(uri)
+    run = reader.sweep_run(name)
+    if run is None:
+        where = f"{redact(uri)} and the folders" if folders else redact(uri)
+        raise no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
+    state = _begun(read_state(reader.log(run)), redact(uri))
+    return PastSweep(state, redact(uri), uri, partial(reader.fetch, run))
 
 
 def _stored_adapter(folder: Path, state: State, key: str, scratch: Path) -> Path:
@@ -207,7 +211,8 @@ def _stored_adapter(folder: Path, state: State, key: str, scratch: Path) -> Path
     )
 
 
-def _no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
+def no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
+    """Returns the error for a name that is not among `names`, those of the sweeps in `where`."""
     if not names:
         return NoSuchSweep(
             f"there is no sweep {shown(name)}, and none in {where}. Run one (craft-sweeps run SWEEP.yaml), or say "

@@ -34,6 +34,12 @@ def address(experiment: str, sweep_id: str, kind: str = "front", mode: str = "")
     return f"#/experiments/{experiment}/runs?viewStateShareKey={kind}-{sweep_id[:8]}{mode}"
 
 
+def links(*ids: str) -> str:
+    """Returns links to the views of a sweep; `ids` are those of experiment and sweep."""
+    places = {"the front": ("front",), "its charts": ("front", "&compareRunsMode=CHART"), "all trials": ("trials",)}
+    return ", ".join(f"[{name}]({address(*ids, *place)})" for name, place in places.items())
+
+
 def shared_parameters(space: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the method and the other parameters in a sweep file's space that all configurations have, in the file's order.
 

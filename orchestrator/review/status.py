@@ -152,13 +152,6 @@ class Progress(Report):
     next: Sequence[Command] = Field((), description="What can be done next.")
 
     @property
-    def to_come(self) -> int:
-        """The trainings that do not run and have not ended."""
-        done = self.trainings
-        planned = max(self.trainings_planned or 0, done.total)
-        return planned - done.finished - done.failed - done.stopped - done.running
-
-    @property
     def counts(self) -> str:
         """All counts in one line, and what the trials do."""
         done = self.trainings

@@ -41,7 +41,7 @@ from orchestrator.review.prospect import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath
 from orchestrator.sweepfile.sweep import NAME
 
 SESSION = 30.0

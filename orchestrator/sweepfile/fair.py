@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.settings import TrainingSettings
-from orchestrator.sweepfile.mistakes import Mistake, unknown
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, unknown
 from orchestrator.sweepfile.settings import tuned_settings
 from orchestrator.sweepfile.space.blocks import parameter_names
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice

@@ -20,14 +20,16 @@ from craft.models.files import is_gguf
 from craft.plugins import PluginError, find_plugin, load_installed, load_plugins
 from craft.settings import paths_to_read
 from orchestrator.sweepfile.fair import check_fair, write_out
-from orchestrator.sweepfile.mistakes import Mistake, SweepError, from_pydantic, shown
-from orchestrator.sweepfile.plain_yaml import Source, YamlPath, YamlProblem, read_yaml
+from orchestrator.sweepfile.mistakes import Mistake, SweepError, YamlPath, from_pydantic, shown
+from orchestrator.sweepfile.plain_yaml import Source, read_yaml
 from orchestrator.sweepfile.sections import (
+    check_algorithm,
     check_lengths,
     check_measures,
     check_metrics,
     check_prerequisites,
-    check_search,
+    check_replication,
+    check_stopping,
     check_tasks,
     replace_auto,
 )
@@ -57,18 +59,15 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
 
 
 def _read(path: Path, overrides: Sequence[str]) -> Source:
-    try:
-        source = read_yaml(path)
-        if source.content is None:
-            raise SweepError([f"{source.name}: is empty; a sweep file has at least name, model, tasks and space"])
-        if not isinstance(source.content, dict):
-            message = f"holds {shown(source.content)}; a sweep file is a mapping that begins with name:"
-            raise SweepError([f"{source.where(())}: {message}"])
-        for assignment in overrides:
-            source.override(assignment)
-        _import_plugins(source, path.resolve().parent)
-    except YamlProblem as problem:
-        raise SweepError([str(problem)]) from None
+    source = read_yaml(path)
+    if source.content is None:
+        raise SweepError([f"{source.name}: is empty; a sweep file has at least name, model, tasks and space"])
+    if not isinstance(source.content, dict):
+        message = f"holds {shown(source.content)}; a sweep file is a mapping that begins with name:"
+        raise SweepError([f"{source.where(())}: {message}"])
+    for assignment in overrides:
+        source.override(assignment)
+    _import_plugins(source, path.resolve().parent)
     return source
 
 
@@ -118,8 +117,9 @@ def check(document: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     wrong_tasks = list(check_tasks(document))
     if sweep is not None and not mistakes and not wrong_tasks:
         sweep = replace_auto(sweep, blocks)
-    # The rules for stopping depend on the list of tasks, which only known tasks have.
-    mistakes += check_search(document, blocks, None if wrong_tasks else sweep)
+    mistakes += check_algorithm(document, blocks)
+    if sweep is not None and not wrong_tasks:  # the rules for stopping depend on the list of tasks
+        mistakes += [*check_stopping(sweep), *check_replication(sweep)]
     mistakes += check_fair(document, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)
     mistakes += [*check_metrics(document), *wrong_tasks]
     for check_sections in (check_prerequisites, check_measures):

@@ -18,9 +18,9 @@ from pydantic_core import ErrorDetails
 
 from craft.settings import SPLIT_TAG
 from craft.words import nearest
-from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.tools.secrets import redact
 
+YamlPath = tuple[str | int, ...]
 MOST_LINES = 20
 """The most mistakes that one message names."""
 
@@ -116,8 +116,8 @@ def from_pydantic(error: ValidationError, model: type[BaseModel], at: YamlPath =
     for detail in error.errors(include_url=False):
         details.setdefault(_data_path(detail["loc"], detail), []).append(detail)
     mistakes = []
-    for path, (first, *further) in details.items():
-        choices = [word for detail in further if detail["type"] == "literal_error" for word in _expected(detail)]
+    for path, (first, *others) in details.items():
+        choices = [word for detail in others if detail["type"] == "literal_error" for word in _expected(detail)]
         sentence = _sentence(first, model, path, at)
         mistakes.append(Mistake((*at, *path), f"{sentence}, or {', '.join(choices)}" if choices else sentence))
     return mistakes

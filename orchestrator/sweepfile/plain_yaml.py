@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-YamlPath = tuple[str | int, ...]
+from orchestrator.sweepfile.mistakes import SweepError, YamlPath, dotted, shown
 
 MAX_DEPTH = 24
 MAX_NODES = 20_000  # counted after aliases are expanded: nine levels of nine aliases are 387 million
@@ -33,79 +33,42 @@ _WORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
 _PLAIN_TAGS = {None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map"))}
 
 
-class YamlProblem(ValueError):
-    """One thing wrong with a YAML text. `where` is `file:line`, or the `--set` it came in."""
+class _Reader(yaml.SafeLoader):
+    """Composes nodes with a depth limit, turns them into plain data, and notes in `origins` where each path is.
 
-    def __init__(self, where: str, message: str) -> None:
-        super().__init__(f"{where}: {message}")
+    Args:
+        origin: the name of the text for people, a file or a `--set`.
+        has_lines: whether places carry the line, as in `origin:3`.
+    """
 
+    def __init__(self, text: str, origin: str, has_lines: bool) -> None:
+        self.origin, self.has_lines = origin, has_lines
+        self.depth = self.nodes = 0
+        self.origins: dict[YamlPath, str] = {}
+        super().__init__(text)
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes with a depth limit; scalars stay text, `_plain` decides what they are."""
+    def at(self, line: int) -> str:
+        return f"{self.origin}:{line + 1}" if self.has_lines else self.origin
 
-    origin = ""
-    depth = 0
+    def where(self, node: yaml.Node) -> str:
+        return self.at(node.start_mark.line)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.depth >= MAX_DEPTH:
-            line = self.peek_event().start_mark.line + 1
-            raise YamlProblem(f"{self.origin}:{line}", f"more than {MAX_DEPTH} levels deep")
+            raise _wrong(self.at(self.peek_event().start_mark.line), f"more than {MAX_DEPTH} levels deep")
         self.depth += 1
         try:
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
 
-
-def read_plain(text: str, origin: str, *, lines: bool) -> tuple[Any, dict[YamlPath, str]]:
-    """Reads the content of a YAML text, and the place of every path in it.
-
-    Args:
-        origin: the name of the text for people, a file or a `--set`.
-        lines: whether places carry the line, as in `origin:3`.
-
-    Raises:
-        YamlProblem: it is not YAML, or YAML that plain settings have no use for.
-    """
-    try:
-        loader = _Loader(text)
-        loader.origin = origin
-        node = loader.get_single_node()
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1 if isinstance(error.position, int) else 1
-        raise YamlProblem(
-            f"{origin}:{line}" if lines else origin, "holds a control character; YAML is printable text"
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{origin}:{mark.line + 1}" if lines and mark else origin
-        detail = ", ".join(part for part in (error.context, error.problem) if part)
-        raise YamlProblem(where, f"not YAML: {detail}") from None
-    except yaml.YAMLError as error:
-        raise YamlProblem(origin, f"not YAML: {error}") from None
-    origins: dict[YamlPath, str] = {}
-    if node is None:
-        return None, {(): f"{origin}:1" if lines else origin}
-    return _Plain(origin, lines, origins).convert(node, (), None), origins
-
-
-class _Plain:
-    """Turns composed nodes into plain data and fills `origins`."""
-
-    def __init__(self, origin: str, lines: bool, origins: dict[YamlPath, str]) -> None:
-        self.origin, self.lines, self.origins = origin, lines, origins
-        self.nodes = 0
-
-    def where(self, node: yaml.Node) -> str:
-        return f"{self.origin}:{node.start_mark.line + 1}" if self.lines else self.origin
-
     def convert(self, node: yaml.Node, path: YamlPath, key: yaml.Node | None) -> Any:
         self.nodes += 1
         where = self.where(key or node)
         if self.nodes > MAX_NODES:
-            raise YamlProblem(where, f"more than {MAX_NODES} values once its aliases are written out")
+            raise _wrong(where, f"more than {MAX_NODES} values once its aliases are written out")
         if len(path) > MAX_DEPTH:  # an alias to a mapping around itself never ends
-            raise YamlProblem(where, f"more than {MAX_DEPTH} levels deep once its aliases are written out")
+            raise _wrong(where, f"more than {MAX_DEPTH} levels deep once its aliases are written out")
         self.origins[path] = where
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, where)
@@ -116,15 +79,13 @@ class _Plain:
 
     def mapping(self, node: yaml.MappingNode, path: YamlPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        first: dict[str, str] = {}
         for key_node, value_node in node.value:
             where = self.where(key_node)
             key = self.scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
-                raise YamlProblem(where, f"keys are words; got {brief(getattr(key_node, 'value', key))}")
+                raise _wrong(where, f"keys are words; got {shown(getattr(key_node, 'value', key))}")
             if key in values:
-                raise YamlProblem(where, f"{'.'.join(map(str, (*path, key)))}: given twice, first at {first[key]}")
-            first[key] = where
+                raise _wrong(where, f"{dotted((*path, key))}: given twice, first at {self.origins[(*path, key)]}")
             values[key] = self.convert(value_node, (*path, key), key_node)
         return values
 
@@ -139,27 +100,49 @@ class _Plain:
             return _WORDS[text]
         if _INTEGER.fullmatch(text):
             if len(text) > MAX_DIGITS:
-                raise YamlProblem(where, f"a number of {len(text)} digits; {MAX_DIGITS} are allowed")
+                raise _wrong(where, f"a number of {len(text)} digits; {MAX_DIGITS} are allowed")
             return int(text)
         if _NOT_FINITE.fullmatch(text):
-            raise YamlProblem(where, f"{text} is not a finite number")
+            raise _wrong(where, f"{text} is not a finite number")
         if len(text) <= 64 and _FLOAT.fullmatch(text):
             number = float(text)
             if not math.isfinite(number):
-                raise YamlProblem(where, f"{text} is not a finite number")
+                raise _wrong(where, f"{text} is not a finite number")
             return number
         return text
 
     def check_tag(self, tag: str | None, where: str) -> None:
         if tag not in _PLAIN_TAGS:
             tag_name = (tag or "").replace("tag:yaml.org,2002:", "!!")
-            raise YamlProblem(where, f"the tag {tag_name} is refused; only plain values are allowed")
+            raise _wrong(where, f"the tag {tag_name} is refused; only plain values are allowed")
 
 
-def brief(value: Any) -> str:
-    """Writes a value for people, cut to 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _wrong(where: str, message: str) -> SweepError:
+    """Returns the error for one thing wrong with a text; `where` is `file:line`, or the `--set` it came in."""
+    return SweepError([f"{where}: {message}"])
+
+
+def read_plain(text: str, origin: str, *, lines: bool) -> tuple[Any, dict[YamlPath, str]]:
+    """Reads the content of a YAML text, and the place of every path in it, as `origin:3` or, without `lines`, as `origin`.
+
+    Raises:
+        SweepError: it is not YAML, or YAML that plain settings have no use for.
+    """
+    try:
+        reader = _Reader(text, origin, lines)
+        node = reader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1 if isinstance(error.position, int) else 1
+        raise _wrong(f"{origin}:{line}" if lines else origin, "holds a control character; YAML is printable text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{origin}:{mark.line + 1}" if lines and mark else origin
+        raise _wrong(where, f"not YAML: {', '.join(part for part in (error.context, error.problem) if part)}") from None
+    except yaml.YAMLError as error:
+        raise _wrong(origin, f"not YAML: {error}") from None
+    if node is None:
+        return None, {(): f"{origin}:1" if lines else origin}
+    return reader.convert(node, (), None), reader.origins
 
 
 MAX_BYTES = 256 * 1024
@@ -194,28 +177,26 @@ class Source:
         `max_steps` and `epochs` say the same in two ways, so one of them takes the place of the other.
         """
         where = f"--set {assignment}" if len(assignment) <= 80 else f"--set {assignment[:77]}..."
-        dotted, equals, text = assignment.partition("=")
-        parts = [part.strip() for part in dotted.split(".")]
+        keys, equals, text = assignment.partition("=")
+        parts = [part.strip() for part in keys.split(".")]
         if not equals or not all(parts):
-            raise YamlProblem(where, "not of the form key.path=value, as in training.epochs=1 or space.0.rank=8")
+            raise _wrong(where, "not of the form key.path=value, as in training.epochs=1 or space.0.rank=8")
         if len(text) > MAX_BYTES:
-            raise YamlProblem(where, f"the value is longer than {MAX_BYTES} bytes")
+            raise _wrong(where, f"the value is longer than {MAX_BYTES} bytes")
         value, origins = read_plain(text, where, lines=False)
 
         path: YamlPath = ()
         here = self.content
         for number, part in enumerate(parts, start=1):
             key: str | int = part
-            place = ".".join(map(str, path)) or "the file"
+            place = dotted(path) or "the file"
             if isinstance(here, list):
                 if not part.isdecimal() or int(part) >= len(here):
                     allowed = f"0 to {len(here) - 1}" if here else "none: the list is empty"
-                    raise YamlProblem(
-                        where, f"{place} is a list of {len(here)}; {part!r} is not one of its indices ({allowed})"
-                    )
+                    raise _wrong(where, f"{place} is a list of {len(here)}; {part!r} is not one of its indices ({allowed})")
                 key = int(part)
             elif not isinstance(here, dict):
-                raise YamlProblem(where, f"{place} is {brief(here)}, which has nothing inside that {part!r} could name")
+                raise _wrong(where, f"{place} is {shown(here)}, which has nothing inside that {part!r} could name")
             path = (*path, key)
             if number == len(parts):
                 if isinstance(here, dict) and value is not None:
@@ -231,22 +212,22 @@ class Source:
 
 
 def read_yaml(path: Path) -> Source:
-    """Reads the YAML file at `path`; raises YamlProblem."""
+    """Reads the YAML file at `path`; raises SweepError."""
     name = str(path)
     try:
         if not path.is_file():
             kind = "is a folder, not a file" if path.is_dir() else "not a file" if path.exists() else "there is no such file"
-            raise YamlProblem(name, kind)
+            raise _wrong(name, kind)
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise YamlProblem(name, f"cannot be read: {error.strerror or error}") from None
+        raise _wrong(name, f"cannot be read: {error.strerror or error}") from None
     if len(raw) > MAX_BYTES:
-        raise YamlProblem(name, f"larger than {MAX_BYTES // 1024} KiB; no sweep file is")
+        raise _wrong(name, f"larger than {MAX_BYTES // 1024} KiB; no sweep file is")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise YamlProblem(f"{name}:{line}", "not UTF-8 text") from None
+        raise _wrong(f"{name}:{line}", "not UTF-8 text") from None
     document, origins = read_plain(text, name, lines=True)
     return Source(document, origins, name)

@@ -1,8 +1,8 @@
 """The JSON Schema of sweep files, for editors: `craft-sweeps new --schema`, and docs/sweep-file.schema.json.
 
 It comes from the models that check a sweep file. Pydantic describes the sections. This module adds what the models leave to
-later checks: the method blocks of `space` with their values and ranges, the names of tasks and metrics, the keys of each
-scheduler, and second names of keys.
+later checks: the method blocks of `space` with their values and ranges, the names of tasks and metrics, and second names of
+keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from craft.methods import METHODS
 from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.mistakes import shown_names, spellings
-from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS, SCHEDULERS
+from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE, OwnKeys
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.sweep import NAME, Sweep
@@ -53,7 +53,6 @@ def sweep_schema() -> Schema:
     keys["space"]["items"] = _ref("Block")
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     definitions["MeasureSettings"]["properties"]["forgetting"]["anyOf"].insert(0, {"type": "boolean"})
-    definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
     definitions["TrainingSettings"]["properties"] |= second_keys(TrainingSettings, "TrainingSettings")
     return {"$schema": DIALECT, "title": "A sweep file"} | schema | {"$defs": definitions}
 
@@ -106,16 +105,6 @@ def _searched(value: Schema) -> Schema:
 
 def _mapping(properties: Mapping[str, Schema], required: list[str]) -> Schema:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def _scheduler_keys() -> list[Schema]:
-    return [
-        {
-            "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
-            "then": {"propertyNames": {"enum": ["name", *settings]}},
-        }
-        for name, settings in SCHEDULERS.items()
-    ]
 
 
 def second_keys(model: type[BaseModel], place: str) -> dict[str, Schema]:

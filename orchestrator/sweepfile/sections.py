@@ -23,8 +23,7 @@ from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, section_of, shown, unknown
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, find_mistakes, section_of, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import AUTO, METRICS, PLANNED_METRICS, SEARCHERS
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, is_fixed, is_ordered
@@ -58,20 +57,7 @@ def _choose_searcher(blocks: Sequence[Block], configurations: int) -> tuple[str,
     return "gp", f"because search.configurations is at most {FEW}"
 
 
-def check_search(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
-    """Yields the mistakes in `search`, `scheduler`, `replication` and `budget`, together and with the space.
-
-    Args:
-        sweep: the checked file; None if another part of it is wrong, and then only the algorithm is checked.
-    """
-    yield from _check_algorithm(document, blocks)
-    if sweep is not None:
-        yield from _check_stopping(sweep)
-        yield from _check_replication(sweep)
-        yield from _check_until(sweep)
-
-
-def _check_algorithm(document: dict[str, Any], blocks: Sequence[Block]) -> Iterator[Mistake]:
+def check_algorithm(document: dict[str, Any], blocks: Sequence[Block]) -> Iterator[Mistake]:
     search = section_of(document, "search")
     algorithm = search.get("algorithm", "grid")
     row = SEARCHERS.get(algorithm) if isinstance(algorithm, str) else None
@@ -88,8 +74,15 @@ def _check_algorithm(document: dict[str, Any], blocks: Sequence[Block]) -> Itera
             yield Mistake(path, f"a range has no end of values for grid to run; give values{advice}")
 
 
-def _check_stopping(sweep: Sweep) -> Iterator[Mistake]:
+def check_stopping(sweep: Sweep) -> Iterator[Mistake]:
+    """Yields what does not go with trials that wait, or are stopped, for others; and what decides without a score."""
     scheduler = sweep.scheduler
+    if sweep.search.until is not None:
+        if sweep.objectives.get("score") != "maximize":
+            yield Mistake(("objectives",), "search.until: answered decides by the score; give score: maximize too")
+        if scheduler.name != "none":
+            message = f"waits for trials to end, and with {scheduler.name} some never do; take none"
+            yield Mistake(("search", "until"), message)
     if scheduler.name == "none":
         return
     sections: dict[YamlPath, dict[str, Any]] = {("training",): sweep.training.model_dump(exclude_none=True)}
@@ -120,16 +113,7 @@ def _check_stopping(sweep: Sweep) -> Iterator[Mistake]:
         yield Mistake(("scheduler", "grace"), message)
 
 
-def _check_until(sweep: Sweep) -> Iterator[Mistake]:
-    if sweep.search.until is None:
-        return
-    if sweep.objectives.get("score") != "maximize":
-        yield Mistake(("objectives",), "search.until: answered decides by the score; give score: maximize too")
-    if sweep.scheduler.name != "none":
-        yield Mistake(("search", "until"), f"waits for trials to end, and with {sweep.scheduler.name} some never do; take none")
-
-
-def _check_replication(sweep: Sweep) -> Iterator[Mistake]:
+def check_replication(sweep: Sweep) -> Iterator[Mistake]:
     rule = sweep.replication
     if rule is None:
         return

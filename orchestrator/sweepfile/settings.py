@@ -1,20 +1,19 @@
 """Checked classes of the file's sections `enough`, `search`, `scheduler`, `replication`, `budget`, `constraints`, `tracking`.
 
-Each class checks its own section. `sections` checks that they fit together. SEARCHERS and SCHEDULERS are the names that
-`search.algorithm` and `scheduler.name` may take, one row each. A searcher's row says what a sweep file must fulfil, and where
-its code is: a text, `module:name`, imported on use, because a grid is planned without Ray and Optuna. `auto` is no row:
-`sections` replaces it with one.
+Each class checks its own section. `sections` checks that they fit together. SEARCHERS has the names that `search.algorithm` may
+take, one row each. A row says what a sweep file must fulfil, and where the searcher's code is: a text, `module:name`, imported
+on use, because a grid is planned without Ray and Optuna. `auto` is no row: `sections` replaces it with one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from craft.plugins import add_row
 from craft.results import Counts
@@ -50,9 +49,6 @@ SEARCHERS: dict[str, SearcherRow] = {
     "tpe": SearcherRow("orchestrator.search.learned:tpe", samples=True, adaptive=True),
 }
 
-SCHEDULERS: dict[str, tuple[str, ...]] = {"none": (), "promotion": ("grace", "factor")}
-"""The keys that `scheduler` may have with each name."""
-
 
 def register_searcher(name: str, row: SearcherRow) -> None:
     """Adds a searcher that `search.algorithm` may name. Raises PluginError if there is one of that name."""
@@ -72,14 +68,21 @@ PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters"
 """The metrics that are known before a configuration trains; `constraints` may bound these."""
 
 
-def check_seeds(seeds: Sequence[Any]) -> Sequence[Any]:
-    """Returns `seeds`, which are whole numbers of 32 bits, each once; raises ValueError if they are not."""
-    for seed in seeds:
+def _check_seeds(seeds: Any) -> Any:
+    """Raises ValueError for a list that has anything but whole numbers of 32 bits, each once."""
+    for seed in seeds if isinstance(seeds, list) else ():
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
             raise ValueError(f"got the seed {shown(seed)}; seeds are whole numbers from 0 to 4294967295")
-    if len(set(seeds)) != len(seeds):
+    if isinstance(seeds, list) and len(set(seeds)) != len(seeds):
         raise ValueError(f"got {shown(seeds)}; each seed once")
     return seeds
+
+
+Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=2**32)], ...],
+    BeforeValidator(_check_seeds),
+    Field(min_length=1, max_length=1000, json_schema_extra={"uniqueItems": True}),
+]
 
 
 _VALUES = {"type": "object", "properties": {"values": {"type": "array"}}, "additionalProperties": False}
@@ -140,53 +143,41 @@ class SearchSettings(Settings):
     @field_validator("algorithm")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        return _find_row("algorithm", name, [AUTO, *SEARCHERS])
+        if name not in (names := [AUTO, *SEARCHERS]):
+            raise ValueError(unknown("algorithm", name, names))
+        return name
 
 
 class SchedulerSettings(Settings):
     """Which trials wait, and by what rule."""
 
-    name: str = Field(
-        "none",
-        description="`none` or `promotion` ([search.md](search.md)).",
-        json_schema_extra={"enum": [*SCHEDULERS]},
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"name": {"const": "promotion"}}, "required": ["name"]},
+            "else": {"propertyNames": {"enum": ["name"]}},
+        }
     )
+
+    name: Literal["none", "promotion"] = Field("none", description="`none` or `promotion` ([search.md](search.md)).")
     grace: float = Field(1.0, gt=0, description="Epochs until the first rung.")
     factor: float = Field(3.0, ge=2, le=16, description="Of so many rivals one continues.")
 
     @model_validator(mode="after")
     def _check_settings(self) -> SchedulerSettings:
-        settings = SCHEDULERS[self.name]
-        strange = sorted(self.model_fields_set - {"name", *settings})
-        if strange:
-            allowed = f"its settings: {', '.join(settings)}" if settings else "it has no settings"
-            raise ValueError(f"{self.name} does not take {', '.join(strange)}; {allowed}")
+        if self.name == "none" and (strange := sorted(self.model_fields_set - {"name"})):
+            raise ValueError(f"none does not take {', '.join(strange)}; it has no settings")
         return self
 
     @model_serializer(mode="plain")
     def _write_settings(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULERS[self.name]}
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        return _find_row("scheduler", name, [*SCHEDULERS])
-
-
-def _find_row(kind: str, name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        raise ValueError(unknown(kind, name, names))
-    return name
+        return {"name": "none"} if self.name == "none" else {"name": self.name, "grace": self.grace, "factor": self.factor}
 
 
 class ReplicationSettings(Settings):
     """The sweep's own seeds tune and are not reported; the best of each group runs with further seeds, which are."""
 
-    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="Further seeds, which are reported.")
-    tuned: tuple[str, ...] = Field(
-        min_length=1,
-        description="What is tuned, as in `[learning_rate]`.",
-    )
+    seeds: Seeds = Field(description="Further seeds, which are reported.")
+    tuned: tuple[str, ...] = Field(min_length=1, description="What is tuned, as in `[learning_rate]`.")
 
     @model_validator(mode="before")
     @classmethod
@@ -197,11 +188,6 @@ class ReplicationSettings(Settings):
                 "whose scores decide the answer, write search: {until: answered} in its place"
             )
         return written
-
-    @field_validator("seeds", mode="before")
-    @classmethod
-    def _check_seeds(cls, seeds: Any) -> Any:
-        return check_seeds(seeds) if isinstance(seeds, list) else seeds
 
 
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -222,7 +208,8 @@ class Budget(Settings):
     @field_validator("wall_clock", mode="before")
     @classmethod
     def _check_duration(cls, text: Any) -> Any:
-        if text is not None and (not isinstance(text, str) or not _DURATION.fullmatch(text) or not parse_duration(text)):
+        match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+        if text is not None and (match is None or float(match[1]) == 0):
             raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
         return text
 
@@ -233,15 +220,8 @@ class Budget(Settings):
 
     @property
     def wall_clock_seconds(self) -> float | None:
-        return None if self.wall_clock is None else parse_duration(self.wall_clock)
-
-
-def parse_duration(text: str) -> float:
-    """Returns the seconds of a duration such as `90min`, `8h` or `2d`; raises ValueError if `text` is none."""
-    match = _DURATION.fullmatch(text)
-    if not match:
-        raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d)")
-    return float(match[1]) * UNITS[match[2]]
+        match = _DURATION.fullmatch(self.wall_clock or "")
+        return float(match[1]) * UNITS[match[2]] if match else None
 
 
 class Bounds(Settings):

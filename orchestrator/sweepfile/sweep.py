@@ -16,8 +16,8 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from craft.settings import DataSettings, MeasureSettings, ProjectionMap, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks, find_task
-from orchestrator.sweepfile.mistakes import by_field, shown
-from orchestrator.sweepfile.plain_yaml import Source, YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath, by_field, shown
+from orchestrator.sweepfile.plain_yaml import Source
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (
     DEFAULT_OBJECTIVES,
@@ -29,8 +29,8 @@ from orchestrator.sweepfile.settings import (
     ReplicationSettings,
     SchedulerSettings,
     SearchSettings,
+    Seeds,
     TrackingSettings,
-    check_seeds,
     tuned_settings,
 )
 from orchestrator.sweepfile.space.blocks import parse_block
@@ -55,13 +55,7 @@ class Sweep(Settings):
         "regular expression, with `[0/3]` for the first of three equal parts.",
     )
     tasks: tuple[str, ...] = Field(min_length=1, description="Tasks and suites.")
-    seeds: tuple[int, ...] = Field(
-        (0,),
-        min_length=1,
-        max_length=1000,
-        description="Seeds of the trials.",
-        json_schema_extra={"items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, "uniqueItems": True},
-    )
+    seeds: Seeds = Field((0,), description="Seeds of the trials.")
     plugins: tuple[str, ...] = Field(
         (),
         max_length=100,
@@ -82,11 +76,8 @@ class Sweep(Settings):
         description="`fair`: every configuration is tuned with an equal budget and a seed that is not reported "
         "([search.md](search.md)).",
     )
-    tuning_seeds: tuple[int, ...] | None = Field(
-        None,
-        min_length=1,
-        max_length=1000,
-        description="With `compare: fair`: the seeds that tune, none of `seeds`; `[1000]` if absent.",
+    tuning_seeds: Seeds | None = Field(
+        None, description="With `compare: fair`: the seeds that tune, none of `seeds`; `[1000]` if absent."
     )
     tuned: dict[str, dict[str, Any]] | None = Field(
         None,
@@ -126,11 +117,6 @@ class Sweep(Settings):
         if not model.isprintable() or model != model.strip():
             raise ValueError(f"got {shown(model)}; a hub id such as FacebookAI/roberta-base, a folder, or FOLDER/FILE.gguf")
         return model
-
-    @field_validator("seeds", "tuning_seeds", mode="before")
-    @classmethod
-    def _check_seeds(cls, seeds: Any) -> Any:
-        return check_seeds(seeds) if isinstance(seeds, list) else seeds
 
     @field_validator("tuned", mode="before")
     @classmethod

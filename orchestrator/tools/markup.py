@@ -33,8 +33,8 @@ def shorten(names: Sequence[str], most: int) -> list[str]:
         if len(name) <= most:
             short = name
         elif common > most - 3:
-            start, room = max(head, common - 2), most - head - 1
-            short = name[:head] + "…" + (name[-room:] if start + room >= len(name) else f"{name[start : start + room - 1]}…")
+            start, rest = max(head, common - 2), most - head - 1
+            short = name[:head] + "…" + (name[-rest:] if start + rest >= len(name) else f"{name[start : start + rest - 1]}…")
         cut.append(short)
     full: dict[str, set[str]] = {}
     for name, short in zip(names, cut, strict=True):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from orchestrator.tools.secrets import redact
 
@@ -53,24 +53,17 @@ class Lossy(io.TextIOBase):
         super().close()
 
 
-class Lasting(io.TextIOBase):
+class Lasting:
     """Writes text without passwords to a stream whose reader may leave (`| head`), or whose terminal may be closed.
 
-    After the first error nothing more is written, so that the writer continues.
+    After the first error nothing more is written, so that the writer continues. All else is the stream's own.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._stream.encoding
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         self._try(lambda: self._stream.write(redact(text)))
@@ -187,15 +180,6 @@ def has_reported() -> bool:
 def report_descriptor() -> int:
     """Returns the file descriptor to which reports go: stdout's, or its copy inside `only_report`."""
     return 1 if _report is None else _report.fileno()
-
-
-def flush_stdout() -> None:
-    """Writes what stdout still holds. Raises OSError if it cannot be written; Python then has nothing to write at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        drop_stdout()
-        raise
 
 
 def drop_stdout() -> None:

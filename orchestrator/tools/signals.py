@@ -127,7 +127,7 @@ class Stop:
                 if number in SIGNALS:
                     self._hear(number)
             why = broken()
-            self._look(why is not None)
+            self._note_ray(why is not None)
             if time.monotonic() > self._deadline:
                 why = "stopped" if self.asked or why is None else why
                 _within(LAST_WORDS_SECONDS if self.asked else UNASKED_SECONDS, lambda why=why: last_words(why))  # type: ignore[misc]
@@ -141,7 +141,7 @@ class Stop:
         if not again:
             _within(1.0, lambda: self._say("Stopping: running trials keep their last checkpoints. Once more to stop at once."))
 
-    def _look(self, broken: bool) -> None:
+    def _note_ray(self, broken: bool) -> None:
         clock_seconds = time.monotonic()
         if not broken:
             self._broken_since = None

@@ -1,1 +1,1 @@
-"""The tracking store, the only code that imports MLflow: makes the runs of a sweep as they should be, and reads them."""
+"""The tracking store, the only code that imports MLflow: writes and reads the runs of a sweep, its artifacts and models."""

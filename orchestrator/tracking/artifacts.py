@@ -150,19 +150,18 @@ def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> P
 
 def _complete(copy: Path, client: MlflowClient, run_id: str, sweep: str) -> int:
     """Adds to a copy what it lacks; returns the byte at which that begins."""
-    pieces = sorted(pieces_of(client, run_id).items())
-    ends = [place + size for place, size in pieces]
-    gap = next(
-        (end for end, place in zip([0, *ends], [place for place, _ in pieces] or [-1], strict=False) if place != end), None
-    )
-    if gap is not None:
+    sizes, places, end = pieces_of(client, run_id), list[int](), 0
+    while sizes.get(end):
+        places.append(end)
+        end += sizes[end]
+    if not places or len(places) < len(sizes):
         raise TrackingError(
-            f"the tracking store does not have the whole log of sweep {sweep!r}: {FOLDER}/{_name(gap)} is not among the "
+            f"the tracking store does not have the whole log of sweep {sweep!r}: {FOLDER}/{_name(end)} is not among the "
             "artifacts of its run. craft-sweeps replay runs/NAME sends it again; or give the folder instead of the name"
         )
     size = copy.stat().st_size if copy.exists() else 0
-    size = size if size <= ends[-1] else 0  # another log
-    new = [place for (place, _), end in zip(pieces, ends, strict=True) if end > size]
+    size = size if size <= end else 0  # another log
+    new = [place for place in places if place + sizes[place] > size]
     with copy.open("r+b" if size else "wb") as stream, tempfile.TemporaryDirectory() as scratch:
         for place in new:
             piece = Path(client.download_artifacts(run_id, f"{FOLDER}/{_name(place)}", scratch)).read_bytes()

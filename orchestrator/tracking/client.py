@@ -85,7 +85,7 @@ def quiet_mlflow() -> None:
     """Keeps the messages of MLflow and Alembic off the screen and telemetry off the network; turns MLflow's retries off.
 
     MLflow repeats a request whose answer was lost although the store may have done it.
-    `orchestrator.tracking.mirror` repeats instead, after it has looked what the store has.
+    `orchestrator.review.mirror` repeats instead, after it has looked what the store has.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -224,7 +224,7 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
         seen = seen.__cause__ or seen.__context__  # type: ignore[assignment]
     name = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     user = f"the user {name!r}" if name else "the login that it got"
-    given = name or os.environ.get("MLFLOW_TRACKING_TOKEN") or redact(uri) != uri
+    has_login = name or os.environ.get("MLFLOW_TRACKING_TOKEN") or redact(uri) != uri
     if status == HTTPStatus.FORBIDDEN:
         return (
             f"the tracking store {redact(uri)} does not allow this to {user} (403): name an experiment that this user may "
@@ -232,7 +232,7 @@ def describe_refusal(uri: str, error: BaseException) -> str | None:
         )
     if status != HTTPStatus.UNAUTHORIZED:
         return None
-    if given:
+    if has_login:
         return f"the tracking store {redact(uri)} does not accept {user} (401): check {LOGIN} in the environment"
     return f"the tracking store {redact(uri)} asks for a login (401): set {LOGIN} in the environment"
 
@@ -251,8 +251,8 @@ def explained(uri: str, what: str, advice: str = "") -> Iterator[None]:
         raise TrackingError(f"the tracking store {redact(uri)} {what} ({type(error).__name__}: {reason}){advice}") from error
 
 
-def check_store(uri: str, sweep: str | None = None, experiment: str | None = None, *, make: bool = False) -> str:
-    """Asks the store at `uri` whether it answers and, for the experiment of a `sweep`, takes a write; leaves nothing behind.
+def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bool = False) -> str:
+    """Asks the store at `uri` whether it answers, and takes a write to a sweep's experiment; leaves nothing behind.
 
     A SQLite file need not be there, but must be one. With `make`, a server is asked for an experiment that is absent.
 
@@ -269,15 +269,16 @@ def check_store(uri: str, sweep: str | None = None, experiment: str | None = Non
                 if stream.read(15) not in (b"", b"SQLite format 3"):
                     raise TrackingError(f"{file} is no SQLite database; give --tracking-uri of another file, or of a server")
         except FileNotFoundError:
+            parent = next(folder for folder in file.parents if folder.exists())
+            if not os.access(parent, os.W_OK):
+                message = f"{parent} cannot be written; give --tracking-uri of another file, or of a server"
+                raise TrackingError(message) from None
             return "will be made"
     quiet_mlflow()
     from mlflow import MlflowClient
 
     with explained(uri, "does not answer", "; check --tracking-uri, and that the server runs"):
         client = MlflowClient(uri)
-        if sweep is None:
-            client.search_experiments(max_results=1)
-            return "answers"
         present = named_experiment(client, sweep, experiment)
         if present is None and make and has_server(uri):
             open_experiment(uri, sweep, experiment)

@@ -1,17 +1,17 @@
-"""What the runs of a sweep in MLflow should be, as values: the store is made equal to them (`orchestrator.tracking.mirror`).
+"""What the runs of a sweep in MLflow should be, as values: the store is made equal to them (`orchestrator.review.mirror`).
 
-    log.jsonl --> LogFollower (State) --> Desired --> DesiredRun
+    log.jsonl --> LogFollower (State) --> DesiredRuns --> DesiredRun
 
-`orchestrator.review.desired_runs` is the `Desired` of sweeps. The first constants are the names of tags that a sweep's runs
-have in MLflow: it writes them, all others read them.
+The first constants are the names of tags that a sweep's runs have in MLflow: `orchestrator.review.desired_runs` writes them,
+all others read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from orchestrator.record.events import Event, Opened, Reported, SessionEnded, Started
 from orchestrator.record.log import read_events
@@ -77,33 +77,6 @@ class DesiredRun:
     files: Mapping[str, Path] = field(default_factory=dict)
     data: tuple[str, str] | None = None
     charts: tuple[str, ...] = ()
-
-
-class Desired(Protocol):
-    """The runs of one sweep as they should be."""
-
-    def update(self, state: State, end: State | None) -> dict[Place, None]:
-        """Takes a new state, and returns the runs that are different in it, parents first; `end` ended the last session."""
-
-    def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
-        """Yields the runs as they should be."""
-
-    def views(self) -> dict[str, str]:
-        """Returns the sweep's saved views by their keys."""
-
-    def links(self, experiment: str) -> str:
-        """Returns links to these views in an experiment of the store, in Markdown."""
-
-    def page(self, experiment: str) -> str:
-        """Returns the place of the front's view below the address of the store's server."""
-
-    @property
-    def answer(self) -> str:
-        """The sweep's answer when its last session ended, in Markdown; empty without one."""
-
-
-MakeDesired: TypeAlias = Callable[[Path, str], Desired]
-"""Makes the desired runs of the sweep in a folder, for the store at an address."""
 
 
 class LogFollower:

@@ -21,16 +21,21 @@ ID = re.compile(r"[0-9a-f]{32}")
 SWEEPS = f"tags.`{names.KIND}` = '{names.SWEEP_KIND}'"
 
 
+def check_exists(uri: str) -> None:
+    """Raises TrackingError if the store at a resolved URI is a SQLite file that is absent: MLflow would make an empty one."""
+    file = sqlite_file(uri)
+    if file is not None and not file.is_file():
+        raise TrackingError(
+            f"there is no tracking store at {file}: run a sweep there first (craft-sweeps run SWEEP.yaml), or say where it is "
+            "with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
+        )
+
+
 class StoreReader:
     """Reads sweeps from the store at a resolved URI."""
 
     def __init__(self, uri: str) -> None:
-        file = sqlite_file(uri)
-        if file is not None and not file.is_file():
-            # MLflow would make an empty store there.
-            raise TrackingError(
-                f"there is no tracking store at {file}; say where it is by --tracking-uri sqlite:////PATH/mlflow.db"
-            )
+        check_exists(uri)
         with explained(uri, "cannot be read"):
             self.client = open_store(uri)
             self.client.search_experiments(max_results=1)

@@ -35,9 +35,7 @@ DIGEST_TAG = "craft.folder_sha256"
 class Registered:
     """A version in the registry. `moved` gives, for each alias that pointed to another version before, that version."""
 
-    name: str
     version: str
-    aliases: tuple[str, ...]
     moved: Mapping[str, str]
     new: bool
 
@@ -78,7 +76,11 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
     files = files_in(candidate.folder)
     digest = digest_of({name: file for name, file in files.items() if file.name not in ("README.md", "manifest.json")})
     try:
-        _ensure_model(client, name)
+        try:
+            client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
         existing = _find_version(client, name, digest)
         number = existing or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
         versions = {alias: str(version) for alias, version in (client.get_registered_model(name).aliases or {}).items()}
@@ -88,17 +90,7 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
                 client.set_registered_model_alias(name, alias, number)
     except MlflowException as error:
         raise ValueError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
-    return Registered(name, number, tuple(candidate.aliases), moved, new=existing is None)
-
-
-def _ensure_model(client: MlflowClient, name: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+    return Registered(number, moved, new=existing is None)
 
 
 def _find_version(client: MlflowClient, name: str, digest: str) -> str | None:

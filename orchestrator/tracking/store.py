@@ -1,4 +1,4 @@
-"""`SweepStore`: the runs of one sweep in the tracking store, as it has them, and the requests that change them.
+"""`SweepStore`: the runs of one sweep in the tracking store, as it has them, the requests that change them, and what they lack.
 
 Sending something twice is harmless: a metric point carries its event's time, and the same (key, time, step, value) is one row
 in the store; a parameter keeps its value, and tags are replaced.
@@ -6,6 +6,7 @@ in the store; a parameter keeps its value, and tags are replaced.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
 
+from orchestrator.plan.configuration import text
+from orchestrator.record.state import NO_METRICS
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment, sqlite_file
+from orchestrator.tracking.desired import DesiredRun
 from orchestrator.tracking.private import VIEW
 
 if TYPE_CHECKING:
@@ -108,11 +113,6 @@ class SweepStore:
         counts = Counter(stored_name(name) for _, row in rows for name in row)
         for name in run.metrics.keys() & {name for name, count in counts.items() if count > 1}:
             run.steps[name] = {point.step for point in self.client.get_metric_history(run.id, name)}
-
-    def read_again(self, run: StoredRun, rows: Rows) -> None:
-        """Replaces what is noted of a run by what the store has."""
-        vars(run).update(vars(StoredRun.of(self.client.get_run(run.id))))
-        self.read_points(run, rows)
 
     @property
     def replaced(self) -> bool:
@@ -245,3 +245,87 @@ def cut(value: str, limit: int) -> str:
         return value
     note = f" … (cut, {len(value)} characters)"
     return value[: limit - len(note)] + note
+
+
+def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
+    """Returns what the store lacks of a run.
+
+    Args:
+        rows: what a trial reported, each row with its time. Points that are stored are left out: those up to the last step
+            of a metric, or those at its steps if they have been read.
+    """
+    items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
+    first = {item.key: item for item in reversed(items) if is_tag(item)}
+    return [item for item in items if not is_tag(item) or first[item.key] is item]
+
+
+def is_tag(item: Item) -> bool:
+    return type(item).__name__ == "RunTag"
+
+
+def _tags(desired: DesiredRun, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
+    from mlflow.entities import RunTag
+
+    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in desired.tags.items()}
+    tags[names.RUN_NAME] = cut(desired.name, NAME_LIMIT)
+    if desired.charts:
+        # MLflow's page shows no picture whose data are in its address, so these are the addresses of artifacts.
+        links = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run.id})" for name in desired.charts]
+        note = cut(tags.get(names.NOTE, ""), TAG_LIMIT - sum(len(link) + 2 for link in links))
+        tags[names.NOTE] = "\n\n".join([note, *links])
+    for name, value in (tags | ({names.PARENT: parent} if parent else {})).items():
+        if run.tags.get(name, "") != value:
+            yield RunTag(name, value)
+
+
+def _params(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
+    from mlflow.entities import Param, RunTag
+
+    params = {stored_name(name): cut(text(value), PARAM_LIMIT) for name, value in desired.params.items() if value is not None}
+    if desired.place[0] == names.CONFIGURATION_KIND and params:
+        params |= dict.fromkeys(run.params.keys() - params.keys(), "differs between trials")
+    for name, value in params.items():
+        tag = f"{names.NOW}{name}"
+        if name not in run.params:
+            yield Param(name, value)
+        elif run.tags.get(tag, run.params[name]) != value:
+            # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag.
+            yield RunTag(tag, value)
+
+
+def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
+    for measured, row in rows:
+        step = int(row["step"])
+        for name, value in row.items():
+            if name in NO_METRICS and name != "epoch":
+                continue
+            stored = stored_name(name)
+            if step not in run.steps[stored] if stored in run.steps else step > run.metrics.get(stored, (-1,))[0]:
+                yield from _point(name, value, int(1000 * measured), step, run)
+
+
+def _values(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
+    for name, value in desired.metrics.items():
+        value = round_value(value)
+        step, time, stored_value = run.metrics.get(stored_name(name), (-1, -1, math.nan))
+        if value != stored_value:
+            # MLflow shows the value of the last step, and of one step the latest.
+            last = max(int(1000 * desired.ended), time + 1)
+            yield from _point(name, value, last, max(desired.step, step), run)
+
+
+def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Iterator[Item]:
+    """Yields a metric's point; a tag for the first that MLflow cannot hold."""
+    from mlflow.entities import Metric, RunTag
+
+    name = stored_name(name)
+    if math.isfinite(value):
+        yield Metric(name, round_value(value), time, step)
+    elif (tag := f"{names.NONFINITE}{name}") not in run.tags:
+        yield RunTag(tag, f"{float(value)} at step {step}")
+
+
+def round_value(value: float) -> float:
+    """Returns a value with four digits behind the point, or four in all where that is more: MLflow's page shows all it has."""
+    digits = 3 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return round(float(value), max(4, digits))

@@ -16,10 +16,8 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from dashboards.content import state_of, view_of
-from dashboards.panels.front import data as front_data
-from dashboards.panels.front import draw
-from dashboards.panels.table import data as table_data
+from dashboards.page import state_of, view_of
+from dashboards.panels import PANELS
 from dashboards.store import Store
 from orchestrator.commands import session
 from orchestrator.driver.display import SweepOutcome
@@ -157,24 +155,25 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     store = Store(finished.uri)
     feed = read_feed(store, "memory")
     view = view_of(store, [feed])
-    table, plain = table_data(view), front_data(view)
+    table, spec = PANELS["table"].draw(view)["table"], PANELS["front"].draw(view)
+    values = spec["values"]
     assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
     assert {finished.ranks[one] for one in table["possible"]} == MAY_BE
     assert [finished.ranks[one] for one in table["enough"]] == [ENOUGH]
-    values = {column["key"]: column["values"] for column in table["columns"]}
-    chances = dict(zip(table["id"], values["m.p_front"], strict=True))
+    cells = {column["key"]: column["values"] for column in table["columns"]}
+    chances = dict(zip(table["id"], cells["m.p_front"], strict=True))
     written = {row["configuration"]: row for row in csv.DictReader((finished.folder / "front.csv").open())}
     score = next(column for column in table["columns"] if column["key"] == "m.score")
     for one, low, high in zip(table["id"], score["low"], score["high"], strict=True):
         assert (low, high) == pytest.approx([float(written[one][f"score_{end}"]) for end in ("low", "high")])
         assert chances[one] == pytest.approx(float(written[one]["p_front"]))
     assert "● is on the front of score (more is better), peak memory (less is better)" in table["legend"]
-    (line,) = plain["fronts"]["peak_memory_bytes"]["score"]
-    assert [finished.ranks[plain["id"][index]] for index in line] == [2, 4, 16], "in ascending order of memory"
-    assert [finished.ranks[identity] for identity, _ in plain["answers"]] == [ENOUGH]
-    assert [choice["value"] for choice in draw(plain)["choices"]][:2] == ["score", "peak_memory_bytes"]
-    (other,) = plain["fronts"]["trainable_parameters"]["score"]
-    assert {finished.ranks[plain["id"][index]] for index in other} == {1, 16}, "over other axes: of these two metrics"
+    ranks = [finished.ranks[identity] for identity in values["id"]]
+    line = values["front/peak_memory_bytes/score"]
+    assert [ranks[index] for index in line] == [2, 4, 16], "in ascending order of memory"
+    assert [ranks[index] for index in values["answers"]] == [ENOUGH]
+    assert [choice["value"] for choice in spec["choices"]][:2] == ["score", "peak_memory_bytes"]
+    assert {ranks[index] for index in values["front/trainable_parameters/score"]} == {1, 16}, "over other axes: of these two"
 
 
 @pytest.mark.browser

@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 
 from craft.scoring.predictions import CREDITS, credits_of
-from dashboards.content import everything_in, state_of
 from dashboards.frames import Frames
-from dashboards.page import as_json
-from dashboards.panels import PANELS, View, spec_of
+from dashboards.page import as_json, everything_in, state_of
+from dashboards.panels import PANELS, View
 from dashboards.panels.base import moving_together, parameters_that_differ
-from dashboards.panels.curves import data as curves_data
-from dashboards.panels.front import data as front_data
 from dashboards.panels.front import published_model, published_rows
-from dashboards.panels.progress import failures_data, progress_data, time_data, time_draw
-from dashboards.panels.table import data as table_data
 from orchestrator.plan.trial import Why
 from orchestrator.record.events import Decided, Refused, Underway
 from orchestrator.record.log import read_state
@@ -32,7 +27,7 @@ from orchestrator.results.metrics import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
 from tests.dashboards.synthetic import FakeRun, FakeSession, StoreAt, configuration, grid
-from tests.dashboards.views import VIEWS, candidate, full_view, read_feed, see, view_of
+from tests.dashboards.views import VIEWS, candidate, draw, full_view, read_feed, rows_of, see, view_of
 from tests.golden import check_golden
 from tests.orchestrator.logged import SweepLog, entry
 
@@ -42,7 +37,7 @@ TAKE = "take ranks --pick a --to adapters/a"
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_panel_draws_or_says_why_not(panel: str, view: str) -> None:
-    spec = json.loads(as_json(spec_of(PANELS[panel], see(view))))
+    spec = json.loads(as_json(PANELS[panel].draw(see(view))))
     if "empty" in spec:
         assert len(spec["empty"]) > 10
         return
@@ -105,7 +100,7 @@ def test_the_table_is_as_the_golden_file_has_it() -> None:
                           extra={"p_front": 0.3})  # fmt: skip
     runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]})
     runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"})
-    check_golden("page/table.json", json.dumps(table_data(view_of(("ranks", runs))), indent=1, ensure_ascii=False))
+    check_golden("page/table.json", json.dumps(draw("table", view_of(("ranks", runs))), indent=1, ensure_ascii=False))
 
 
 def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
@@ -113,13 +108,13 @@ def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
     for place, rate in enumerate((0.001, 0.01)):
         runs += candidate(f"candidate{place}", "tuned00000", scores={"toy": [99.0]}, params={"learning_rate": rate})
     view = view_of(("ranks", runs))
-    plain = table_data(view)
+    plain = draw("table", view)
     columns = {column["key"]: column["values"] for column in plain["columns"]}
     assert (plain["id"], columns["m.score"]) == (["tuned00000"], [81.0])
     assert columns["tuning"] == ["learning_rate 0.01, 2 trials, 1 min 40 s"]
     assert len(view.trials) == 4
-    assert "tuning_seconds" in [metric.name for metric in front_data(view)["metrics"]]
-    assert "tuning" not in [column["key"] for column in table_data(full_view())["columns"]]
+    assert "v/tuning_seconds" in draw("front", view)["values"]
+    assert "tuning" not in [column["key"] for column in draw("table", full_view())["columns"]]
 
 
 def test_importance_finds_the_parameter_that_decides() -> None:
@@ -131,8 +126,9 @@ def test_importance_finds_the_parameter_that_decides() -> None:
         params = {"learning_rate": rate, "dropout": dropout, "layers": (None, 2, "all")[index % 3]}
         runs += configuration(f"{index:04}", params=params, scores={"toy": [score]})
     view = view_of(("ranks", runs))
-    assert PANELS["importance"].data(view)["shares"]["craft"]["learning_rate"] > 0.8
-    assert "empty" in PANELS["importance"].data(view_of(("ranks", runs[: len(runs) // 5]))), "8 configurations tell nothing"
+    values = draw("importance", view)["values"]
+    assert dict(zip(values["name/craft"], values["share/craft"], strict=True))["learning_rate"] > 0.8
+    assert "empty" in draw("importance", view_of(("ranks", runs[: len(runs) // 5]))), "8 configurations tell nothing"
 
 
 def test_parameters_that_always_change_together_are_one() -> None:
@@ -147,8 +143,7 @@ def test_parameters_that_always_change_together_are_one() -> None:
 def test_two_sweeps_are_compared_seed_by_seed() -> None:
     scores = {"one": [80.0, 81.0, 82.0], "two": [84.0, 85.0, 87.0]}
     sweeps = [(name, configuration("a", scores={"toy": own}) + configuration(f"only {name}")) for name, own in scores.items()]
-    plain = PANELS["versus"].data(view_of(*sweeps))
-    ((label, first, second, gap, low, high, seeds, verdict),) = plain["rows"]
+    ((label, first, second, gap, low, high, seeds, verdict),) = rows_of("versus", view_of(*sweeps))
     assert (label, first, second, seeds, verdict) == ("craft a", 81, pytest.approx(85.3333, abs=1e-3), 3, "better")
     half = 4.302653 * np.std([4, 4, 5], ddof=1) / np.sqrt(3)
     assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
@@ -161,7 +156,7 @@ def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: StoreAt) -> No
         facts = credits_of(lambda rows, answers=answers: answers[rows].mean(), 600)  # type: ignore[misc]
         for run in runs:
             run.facts |= facts
-    ((*_, low, high, seeds, verdict),) = PANELS["versus"].data(view_of(*sweeps))["rows"]
+    ((*_, low, high, seeds, verdict),) = rows_of("versus", view_of(*sweeps))
     assert 0 < low < 30 < high
     assert (seeds, verdict) == (1, "ahead on these rows")
     uris = [store_at(name, [FakeSession(status="finished"), *runs]).uri for name, runs in sweeps]
@@ -185,7 +180,7 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
             runs.append(run)
     runs += configuration("e", scores={"other": [50.0]}, states={("other", 0): "failed"})
     store = store_at("ranks", [FakeSession(status="finished"), *runs])
-    plain = PANELS["pair"].data(View([read_feed(store, "ranks").frames]))
+    plain = draw("pair", View([read_feed(store, "ranks").frames]))
     record = find_sweep("ranks", store.uri)
     for place, first in enumerate(plain["id"]):
         for second, said in zip(plain["id"][place + 1 :], plain["said"][place], strict=True):
@@ -195,7 +190,7 @@ def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_sto
 
 
 def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
-    plain = PANELS["pair"].data(view_of(("one", configuration("a")), ("two", configuration("a"))))
+    plain = draw("pair", view_of(("one", configuration("a")), ("two", configuration("a"))))
     assert plain["said"][0] == ["They are of one and two. The command compares them if their scores mean the same."]
     assert plain["sides"] == {"0/a": ["one", "a"], "1/a": ["two", "a"]}
 
@@ -212,7 +207,7 @@ def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
 )  # fmt: skip
 def test_a_configuration_shows_the_commands_that_apply_to_it(given: dict[str, Any], uri: str, commands: list[str]) -> None:
     view = replace(view_of(("ranks", configuration("a", **given))), uri=uri)
-    assert [command for _, command in table_data(view)["commands"][0]] == [f"craft-sweeps {command}" for command in commands]
+    assert [command for _, command in draw("table", view)["commands"][0]] == [f"craft-sweeps {command}" for command in commands]
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: StoreAt) -> None:
@@ -220,11 +215,12 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     broken = configuration("b", states={("toy", 0): "failed"})
     broken[0].curve.clear()
     store = store_at("ranks", [FakeSession(), *runs, *broken])
-    plain = curves_data(View([read_feed(store, "ranks").frames]))
-    assert (plain["left_out"], plain["bare"]) == (0, 1)
-    lines = plain["lines"]["search_score"]
-    found = {line["seed"]: (line["state"], line["steps"], line["values"]) for line in lines}
-    assert found == {"0": ("finished", [0, 1, 2], [74, 78, 80]), "1": ("stopped", [0, 1], [69, 73])}
+    spec = draw("curves", View([read_feed(store, "ranks").frames]))
+    values = spec["values"]
+    assert spec["note"] == "Trials: 1 stopped early (|), 1 with no evaluation yet."
+    assert values["x/search_score/toy/0"] == [0, 1, 2, None, 0, 1, None]
+    assert values["y/search_score/toy/0"] == [74, 78, 80, None, 69, 73, None]
+    assert (values["x/search_score/toy/stopped"], values["y/search_score/toy/stopped"]) == ([1], [73])
 
 
 def test_a_long_curve_is_drawn_as_it_was_logged_and_named_at_its_end() -> None:
@@ -232,7 +228,7 @@ def test_a_long_curve_is_drawn_as_it_was_logged_and_named_at_its_end() -> None:
     runs = [*configuration("a", scores={"toy": [80.0, 81.0]}), *configuration("b", extra={"train_loss": 0.1})]
     for run in runs:
         run.curve = {"search_score": [70.0, 80.0], "train_loss": losses}
-    spec = spec_of(PANELS["curves"], view_of(("ranks", runs)))
+    spec = draw("curves", view_of(("ranks", runs)))
     assert spec["values"]["y/train_loss/toy/0"][:100] == pytest.approx(losses, rel=1e-5)
     assert spec["values"]["y/search_score/toy/0"][:3] == [70, 80, None]
     assert spec["values"]["text/train_loss/toy/name"] == ["craft a", "craft b", ""], "a name for each, and room beyond it"
@@ -243,8 +239,10 @@ def test_what_was_evaluated_once_or_cut_is_no_curve() -> None:
     trained, cut = configuration("a"), configuration("b", params={"cut_to": "parameters:9"})
     for run in (*trained, *cut):
         run.curve = {"search_score": [80.0], "train_loss": [0.5, 0.1]}
-    lines = curves_data(view_of(("ranks", [*trained, *cut])))["lines"]
-    assert {name: [line["id"] for line in rows] for name, rows in lines.items()} == {"train_loss": ["a"]}
+    values = draw("curves", view_of(("ranks", [*trained, *cut])))["values"]
+    assert {key: ids for key, ids in values.items() if key.endswith("toy/0") and key.startswith("id/")} == {
+        "id/train_loss/toy/0": ["a", "a", None]
+    }
 
 
 def test_methods_keep_their_colours() -> None:
@@ -270,14 +268,11 @@ def test_mistakes_of_the_answer_are_named_with_how_many_others_make_them() -> No
     view = view_of(("ranks", [*runs, cut]), ("other-rows", runs))
     answers = {"large": lines("abb"), "small": lines("aba")}
     view = replace(view, predictions=lambda trial: {"reported": answers[trial.entry.trial.configuration]})
-    assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
-    plain = PANELS["mistakes"].data(view)
-    assert plain["rows"] == [["toy", 2, "a", "b", None, 2, "t2"]]
-    assert "wrong of 2" in dict(plain["heads"])
+    assert rows_of("confusions", view) == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
+    assert rows_of("mistakes", view) == [["toy", 2, "a", "b", None, 2, "t2"]]
+    assert "wrong of 2" in [column["label"] for column in draw("mistakes", view)["columns"]]
     answers |= {name: [{"row": 1, "label": 1.0, "answer": 3.0, "text": "t1"}] for name in answers}
-    plain = PANELS["mistakes"].data(view)
-    assert plain["rows"] == [["toy", 1, 1.0, 3.0, None, "t1"]], "how many are wrong says nothing of values"
-    assert len(plain["heads"]) == 6
+    assert rows_of("mistakes", view) == [["toy", 1, 1.0, 3.0, None, "t1"]], "how many are wrong says nothing of values"
 
 
 def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
@@ -285,7 +280,7 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
     runs = list[FakeRun]()
     for name, method, size, score in sizes:
         runs += configuration(name, method=method, scores={"toy": [score]}, parameters=size, facts={"metric": "accuracy"})
-    spec = spec_of(PANELS["front"], view_of(("ranks", runs)))
+    spec = draw("front", view_of(("ranks", runs)))
     assert sorted(spec["values"]["v/trainable_parameters"]) == [512, 1024, 4096]
     assert spec["values"]["axis/score"]["title"]["text"] == "accuracy, %"
     axis = spec["values"]["axis/trainable_parameters"]
@@ -300,39 +295,46 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
             params={"r2": r, "r3": r, "ranks": f"all,{r},{r}"})]  # fmt: skip
     cut = {"r2": 8, "r3": 8, "ranks": "all,8,8", "cut_to": "all,8,8"}
     view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
-    assert "cut8" in front_data(view)["id"]
-    assert "cut8" not in PANELS["parallel"].data(view)["id"]
-    parallel = spec_of(PANELS["parallel"], view)
+    assert "cut8" in draw("front", view)["values"]["id"]
+    parallel = draw("parallel", view)
     assert "Whole adapters only" in parallel["note"]
     bands = [trace for trace in parallel["figure"]["data"] if trace.get("name") != "selected"]
     assert {trace["line"]["color"] for trace in bands} == {"ink"}, "colours are methods on this page"
-    assert next(column for column in table_data(view)["columns"] if column["key"] == "p.ranks")["values"][0] == "all,8,8"
+    assert not any("cut8" in trace["customdata"] for trace in bands)
+    assert next(column for column in draw("table", view)["columns"] if column["key"] == "p.ranks")["values"][0] == "all,8,8"
 
 
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
-    plain = front_data(full_view())
-    better = {metric.name: metric.better for metric in plain["metrics"]}
-    assert len(plain["fronts"]) == len(better) >= 7
+    values = draw("front", full_view())["values"]
+    better = {key.removeprefix("step/"): "minimize" if step == "hv" else "maximize" for key, step in values.items()
+              if key.startswith("step/")}  # fmt: skip
+    assert len(better) >= 7
     for x, y in itertools.permutations(better, 2):
-        sides = [np.array(plain["values"][name], float) * (1 if better[name] == "minimize" else -1) for name in (x, y)]
-        costs = np.column_stack(sides)
+        costs = np.array(
+            [
+                [value if better[name] == "minimize" else -value for name, value in ((x, a), (y, b))]
+                if None not in (a, b)
+                else [np.nan] * 2
+                for a, b in zip(values[f"v/{x}"], values[f"v/{y}"], strict=True)
+            ]
+        )
         expected = {
             index
             for index, point in enumerate(costs)
             if np.isfinite(point).all() and not any((other <= point).all() and (other < point).any() for other in costs)
         }
-        chosen = plain["fronts"][x][y][0]
+        chosen = values[f"front/{x}/{y}/0"]
         assert set(chosen) == expected
-        along = [plain["values"][x][index] for index in chosen]
+        along = [values[f"v/{x}"][index] for index in chosen]
         assert along == sorted(along)
 
 
 def test_two_sweeps_keep_their_configurations_apart() -> None:
-    plain = front_data(view_of(("one", grid()), ("two", grid())))
-    assert len(set(plain["id"])) == len(plain["id"]) == 44
-    first, second = plain["fronts"]["trainable_parameters"]["score"]
-    assert {plain["sweep"][index] for index in first} == {0}
-    assert {plain["sweep"][index] for index in second} == {1}
+    values = draw("front", view_of(("one", grid()), ("two", grid())))["values"]
+    assert len(set(values["id"])) == len(values["id"]) == 44
+    for sweep in range(2):
+        members = values[f"front/trainable_parameters/score/{sweep}"]
+        assert {values["id"][index][:2] for index in members} == {f"{sweep}/"}
 
 
 def test_published_rows_are_those_of_the_papers_tables() -> None:
@@ -346,25 +348,31 @@ def test_published_rows_are_those_of_the_papers_tables() -> None:
         assert published_model(name) == known
     # Those of the sweep's model are shown.
     runs = configuration("a", params={"model": "FacebookAI/roberta-base"}, scores={"mrpc": [80.0], "rte": [70.0]})
-    plain = front_data(view_of(("ranks", runs)))
-    assert plain["published"]["shown"] == "RoBERTa-base"
-    vera = next(row for row in plain["published"]["rows"] if row["method"] == "VeRA" and row["model"] == "RoBERTa-base")
-    assert (vera["values"]["score/mrpc"], vera["averaged"]) == (89.5, "6 tasks")
+    spec = draw("front", view_of(("ranks", runs)))
+    assert spec["choices"][2]["value"] == "RoBERTa-base"
+    place = spec["values"]["published/RoBERTa-base/name"].index("VeRA")
+    assert spec["values"]["published/RoBERTa-base/score/mrpc"][place] == 89.5
+    about = spec["details"][spec["values"]["published/RoBERTa-base"][place]]
+    assert dict(about["lines"])["averaged over"] == "6 tasks"
 
 
 def test_a_configuration_has_the_state_of_its_trials_and_only_whole_ones_are_on_the_front() -> None:
     alone = ("running", "failed", "stopped")
-    states = {"done": "", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
+    states = {"whole": "", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
     runs = [run for state, last in states.items() for run in
             configuration(state, scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): last} if last else {})]  # fmt: skip
     runs += [run for state in alone for run in configuration(state, states={("toy", 0): state})]
     view = view_of(("ranks", runs))
-    assert {row.id: row.state for row in view.configurations} == {name: name for name in (*states, *alone)}
+    known = {"whole": "finished", "partial": "running", "waiting": "waiting", "incomplete": "failed"}
+    assert {row.id: row.state for row in view.configurations} == known | {name: name for name in alone}
     assert {row.id: row.value("score") for row in view.configurations}["incomplete"] == 80.0
-    plain = front_data(view)
-    assert plain["counts"] == dict.fromkeys((*states, *alone), 1) | {"interrupted": 0, "infeasible": 0}
-    assert (plain["id"], plain["partial"]["id"]) == (["done"], ["partial", "waiting", "incomplete"])
-    traces = spec_of(PANELS["front"], view)["figure"]["data"]
+    spec = draw("front", view)
+    counted = (
+        "Configurations: 2 running, 2 failed, 1 finished, 1 waiting for seeds, 1 stopped early. × is the mean so far of 3 "
+    )
+    assert spec["note"].startswith(counted)
+    assert (spec["values"]["id"], spec["values"]["so far"]) == (["whole"], ["partial", "waiting", "incomplete"])
+    traces = spec["figure"]["data"]
     rings = [trace for trace in traces if trace.get("marker", {}).get("symbol") == "circle-open"]
     assert rings == [], "a ring means that it may be on the front"
 
@@ -375,8 +383,7 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
         states = {("mrpc", 0): first, ("rte", 0): "stopped", ("cola", 0): "stopped"}
         runs += configuration(identity, scores={task: [70.0] for task, _ in states}, states=states)
     view = view_of(("ranks", runs))
-    assert {row.id: row.state for row in view.configurations} == {"a": "done", "b": "stopped", "c": "failed"}
-    assert progress_data(view)["rows"] == [["ranks", "finished", 4, 0, 4, 1, 0, "", None]]
+    assert {row.id: row.state for row in view.configurations} == {"a": "finished", "b": "stopped", "c": "failed"}
     said = "4/9 trainings done, 0 running, 1 failed, 4 stopped"
     assert state_of([], view)["status"] == said
     more = [FakeSession(planned=2), *configuration("d", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
@@ -388,15 +395,14 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     report = Underway(time=time.time() - 60, left=300.0, doing="scoring 300/872 (reported)")
     trials = configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})
     view = view_of(("ranks", [FakeSession(planned=9, underway=report), *trials]))
-    ((*row, left),) = progress_data(view)["rows"]
-    assert left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    assert row == ["ranks", "running", 0, 1, 0, 0, 8, "scoring 300/872 (reported)"]
+    now = view.sweeps[0].progress()
+    assert now.seconds_left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
     status = state_of([], view)["status"]
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
     silent = replace(report, time=time.time() - 3600)
-    ((*_, doing, left),) = progress_data(view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])))["rows"]
-    assert (left, doing) == (None, ""), "a driver that has been silent for an hour is gone"
+    now = view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])).sweeps[0].progress()
+    assert (now.seconds_left, now.doing) == (None, ""), "a driver that has been silent for an hour is gone"
 
 
 def test_failures_give_their_reasons(tmp_path: Path) -> None:
@@ -407,22 +413,18 @@ def test_failures_give_their_reasons(tmp_path: Path) -> None:
     names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
     log.add(Refused, **names, parameters={}, counts={"trainable_parameters": 1e6}, reason="above max 40,000")
     view = View([Frames("demo", read_state(tmp_path / "demo" / "log.jsonl"))])
-    assert front_data(view)["counts"]["infeasible"] == 1
+    assert "1 dropped as infeasible" in draw("front", view)["note"]
     rows = [[1, "trial", "its machine is gone"], [1, "dropped before training", "above max 40,000"]]
-    assert [row[:3] for row in failures_data(view)["rows"]] == rows
+    assert [row[:3] for row in rows_of("failures", view)] == rows
 
 
 def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> None:
     runs = configuration("a", scores={"mrpc": [80.0, 81.0]}) + configuration("b", method="lora", scores={"mrpc": [70.0]})
-    phases = {"start": 10.0, "train": 60.0}, {"train": 30.0}, {"train": 45.0, "cut": 5.0}
-    for run, spent in zip(runs, phases, strict=True):
-        run.facts["phases"] = spent
-    plain = time_data(view_of(("ranks", runs)))
-    assert plain["methods"] == [
-        {"method": "craft", "trainings": 2, "seconds": {"start": 10.0, "train": 90.0}},
-        {"method": "lora", "trainings": 1, "seconds": {"train": 45.0, "cut": 5.0}},
-    ]
-    drawn = time_draw(plain)
+    phases = {"a-mrpc-0": {"start": 10.0, "train": 60.0}, "a-mrpc-1": {"train": 30.0}, "b-mrpc-0": {"train": 45.0, "cut": 5.0}}
+    for run in runs:
+        if spent := phases.get(run.trial.key):
+            run.facts["phases"] = spent
+    drawn = draw("time", view_of(("ranks", runs)))
     minutes = {bar["name"]: bar["x"] for bar in drawn["figure"]["data"]}
     assert minutes == {"starting": [0.166667, 0], "training": [1.5, 0.75], "cutting": [0, 0.0833333]}
     assert drawn["note"] == "Mean of a training: craft 50 s, lora 50 s."

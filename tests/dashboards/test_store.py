@@ -9,12 +9,14 @@ from mlflow import MlflowClient
 
 from craft.scoring.predictions import write_predictions
 from dashboards.app import Sweeps
-from dashboards.content import everything, state_of, view_of
 from dashboards.frames import TrialRow
-from dashboards.store import DashboardError, Store
+from dashboards.page import everything, state_of, view_of
+from dashboards.store import Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
 from orchestrator.record.log import read_points
+from orchestrator.review.past_sweep import NoSuchSweep
+from orchestrator.tracking.client import TrackingError
 from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, send, sweep_id
 from tests.dashboards.views import read_feed
 from tests.orchestrator.logged import runs
@@ -45,7 +47,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
     send(store.uri, tmp_path / "ranks", Ended(result=result))
     assert feed.refresh()
     assert trial().state == "finished"
-    assert [row.state for row in feed.frames.rows()] == ["done"]
+    assert [row.state for row in feed.frames.rows()] == ["finished"]
     assert feed.frames.judged is not judged
 
 
@@ -74,7 +76,7 @@ def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: StoreAt, 
 def test_an_unknown_sweep_lists_those_there_are(store_at: StoreAt) -> None:
     store = store_at("ranks", [FakeSession()])
     store_at("glue-baselines", [FakeSession()])
-    with pytest.raises(DashboardError, match=r"no sweep 'rank' .* Did you mean 'ranks'\? It holds 'glue-baselines', 'ranks'"):
+    with pytest.raises(NoSuchSweep, match=r"no sweep 'rank'. Did you mean 'ranks'\? In .*: glue-baselines, ranks"):
         store.feed("rank")
 
 
@@ -86,12 +88,12 @@ def test_a_sweep_is_found_by_its_id_beside_a_newer_one_of_its_name(store_at: Sto
     state = everything(store, sweep_id("ranks"))["state"]
     assert [sweep["name"] for sweep in state["sweeps"]] == ["ranks"]
     assert store.feed("ranks").frames.trials()
-    with pytest.raises(DashboardError, match="there is no sweep '777'"):
+    with pytest.raises(NoSuchSweep, match="there is no sweep '777'"):
         everything(store, "777")
 
 
 def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(DashboardError, match=r"no tracking store at .*absent.db.*--tracking-uri"):
+    with pytest.raises(TrackingError, match=r"no tracking store at .*absent.db.*--tracking-uri"):
         Store(f"sqlite:///{tmp_path}/absent.db")
     assert not list(tmp_path.iterdir())
     waiting = Store(f"sqlite:///{tmp_path / 'absent.db'}", waits=True)
@@ -104,7 +106,7 @@ def test_links_quote_what_a_run_is_called() -> None:
     query = "searchFilter=tags.%60craft.key%60%20%3D%20%27a%2Fb%3Fc%23d%27"
     query += "&orderByKey=metrics.%60score%60&orderByAsc=false&workflowType=machine_learning"
     assert store.run_link("7", "a/b?c#d") == f"http://mlflow.example:5000/#/experiments/7/runs?{query}"
-    with pytest.raises(DashboardError, match="http"):
+    with pytest.raises(ValueError, match="http"):
         Store("http://host", mlflow_url="javascript:alert(1)")
 
 

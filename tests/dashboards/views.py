@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.frames import Frames
-from dashboards.panels import View
+from dashboards.panels import PANELS, View
 from dashboards.store import Feed, Store
 from orchestrator.plan.trial import Why
 from orchestrator.record.folder import SweepFolder
@@ -66,6 +66,17 @@ VIEWS: dict[str, Callable[[], View]] = {
     "full": full_view,
     "two sweeps": lambda: view_of(("ranks", grid()), ("again", grid(tasks=("mrpc", "rte")))),
 }
+
+
+def draw(panel: str, view: View) -> Any:
+    """What a panel draws: its table, its pairs, or the whole spec of a figure."""
+    spec = PANELS[panel].draw(view)
+    return spec.get("table") or spec.get("pairs") or spec
+
+
+def rows_of(panel: str, view: View) -> list[list[Any]]:
+    """The rows of a panel that is a plain table."""
+    return [list(row) for row in zip(*(column["values"] for column in draw(panel, view)["columns"]), strict=True)]
 
 
 @cache

@@ -30,8 +30,7 @@ from orchestrator.record.events import (
 )
 from orchestrator.record.log import Log
 from orchestrator.record.state import Entry
-from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.tracking.mirror import Mirror
+from orchestrator.review.mirror import Mirror
 
 FILE: dict[str, Any] = {
     "name": "demo",
@@ -198,7 +197,7 @@ def story(folder: Path) -> Iterator[SweepLog]:
 
 def mirror(folder: Path, uri: str, **options: Any) -> Mirror:
     """Returns a mirror that has taken a step."""
-    copy = Mirror(folder, uri, DesiredRuns, **options)
+    copy = Mirror(folder, uri, **options)
     copy.step()
     return copy
 

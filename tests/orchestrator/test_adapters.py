@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 from mlflow.pyfunc import load_model
+from orchestrator.adapters.serving import Answerer
 from safetensors.numpy import load_file
 
 import craft
@@ -24,7 +25,6 @@ from craft.models.files import MINILM, resolve_model
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import write_merged
-from orchestrator.adapters.serving import Answerer
 from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
@@ -296,7 +296,10 @@ def test_a_lora_of_a_gguf_base_is_loaded_by_what_reads_gguf(tmp_path: Path, fron
     run = json.loads((folder / "run.json").read_text())
     run["spec"]["model"] = "models/x-q4.gguf"
     (folder / "run.json").write_text(json.dumps(run))
-    assert how_to_load(Taken(front.entries[0], (), folder), "lora")[0] == "from craft import load_adapter"
+    assert (
+        how_to_load(Taken("demo", front.summaries[0], front.entries[0], (), folder=folder), "lora")[0]
+        == "from craft import load_adapter"
+    )
 
 
 PAIRS = [["the old man waits for the bus", "an old man is waiting for a bus"], ["a girl sings", "the plan was rejected"]]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from craft.results import Counts
-from orchestrator.commands.check import Finding, diagnose, look, needed_bytes
+from orchestrator.commands.check import Finding, check_machine, diagnose, needed_bytes
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.ways import Gpu
@@ -95,11 +95,11 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
     runs, here = [plan_of(tmp_path).trials[0].run.model_dump(mode="json")], str(tmp_path / "runs")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".token").write_text("ok")
-    look(here, ".token", runs, {})
+    check_machine(here, ".token", runs, {})
     with pytest.raises(OSError, match="a file it has just put there is missing"):
-        look(str(tmp_path), ".token", runs, {})
+        check_machine(str(tmp_path), ".token", runs, {})
     with pytest.raises(ValueError, match="has other data of toy/paraphrase"):
-        look(here, ".token", runs, {"toy/paraphrase": "0" * 64})
+        check_machine(here, ".token", runs, {"toy/paraphrase": "0" * 64})
 
 
 @pytest.mark.patient  # Ray starts

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands.app import WRONG
+from orchestrator.commands.control import ask
 from orchestrator.commands.start import plan_sweep
-from orchestrator.commands.steering import ask
 from orchestrator.driver.change import find_change
 from orchestrator.driver.request import apply_request, pending
 from orchestrator.record.folder import SweepFolder

@@ -33,6 +33,7 @@ from craft.settings import Settings, TrainingSettings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import (
     Mistake,
+    YamlPath,
     by_field,
     find_mistakes,
     from_pydantic,
@@ -41,7 +42,6 @@ from orchestrator.sweepfile.mistakes import (
     spellings,
     unknown,
 )
-from orchestrator.sweepfile.plain_yaml import YamlPath
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice, Dimension, Range, covering
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from craft.methods import METHODS
-from orchestrator.sweepfile.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath
 
 CONFIG = "config"
 """The parameter of a method that holds further ones. A dimension inside it is called `config.KEY`."""
@@ -176,28 +177,24 @@ def is_ordered(dimension: Dimension) -> bool:
 
 def has_order(values: Sequence[Any]) -> bool:
     """Returns whether the values are numbers, or lists of equal length that differ only in numbers that grow together."""
-    if len(values) < 2:
+    rows = [value if isinstance(value, list | tuple) else [value] for value in values]
+    if len({*map(len, rows)}) != 1:
         return False
-    if all(_is_number(value) for value in values):
-        return len(set(values)) == len(values)
-    if not all(isinstance(value, list | tuple) and len(value) == len(values[0]) for value in values):
-        return False
-    columns = list(zip(*values, strict=True))
-    moving = [column for column in columns if any(value != column[0] for value in column)]
+    moving = [column for column in zip(*rows, strict=True) if any(value != column[0] for value in column)]
     if not moving or not all(_is_number(value) for column in moving for value in column):
         return False
-    rows = sorted(zip(*moving, strict=True))
-    return all(
-        all(low <= high for low, high in zip(row, next_row, strict=True)) and row != next_row
-        for row, next_row in itertools.pairwise(rows)
-    )
+    steps = itertools.pairwise(sorted(zip(*moving, strict=True)))
+    return all(low != high and all(map(operator.le, low, high)) for low, high in steps)
 
 
 def ordered(values: Sequence[Any]) -> list[int]:
     """Returns the indices of the values, from the smallest to the largest value."""
-    if _is_number(values[0]):
-        return sorted(range(len(values)), key=lambda place: values[place])
-    return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])
+
+    def numbers(place: int) -> list[Any]:
+        value = values[place]
+        return [number for number in (value if isinstance(value, list | tuple) else [value]) if _is_number(number)]
+
+    return sorted(range(len(values)), key=numbers)
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,7 @@ from craft.spec import RunSpec
 from craft.tasks.prompts import PROMPTS
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import merged_model, write_as_lora, write_merged
-from orchestrator.adapters.model_card import Origin, loading, model_card, served_by
+from orchestrator.adapters.model_card import Taken, loading, model_card, served_by
 from orchestrator.adapters.serving import Answerer
 from orchestrator.plan.trial import PlannedTrial, TrialResult
 from orchestrator.record.state import Entry
@@ -194,7 +194,7 @@ def card_of(content: dict[str, Any], sweep: str = "demo", picked: str = "Picked:
     result = TrialResult(trial.key, "finished", CONTENT["metrics"], CONTENT["counts"], facts=CONTENT["facts"])
     entry = Entry(trial.trial, result)
     (summary,) = summarize_entries([entry])
-    return model_card(Origin(sweep, summary, entry, [picked]), content, **{"pair": True} | more)
+    return model_card(Taken(sweep, summary, entry, (picked,)), content, **{"pair": True} | more)
 
 
 @pytest.mark.parametrize("by_peft", [True, False])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.panels.table import data
 from orchestrator.results.front import mark_front
 from orchestrator.results.metrics import COLUMNS, EXPECTED, P_ENOUGH, P_FRONT, Column, amount, unit_of
 from orchestrator.results.summary import summarize_entries
@@ -20,7 +19,7 @@ from orchestrator.review.front_tables import front_columns, latex, markdown, met
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import Objectives
 from tests.dashboards.synthetic import configuration
-from tests.dashboards.views import view_of
+from tests.dashboards.views import draw, view_of
 from tests.orchestrator.recorded import over_seeds, printed, record
 from tests.orchestrator.results.rows import entry
 
@@ -63,7 +62,9 @@ def test_a_metric_is_a_column_where_it_is_an_objective(metric: Column) -> None:
         # Of tuning the page has a column of words, and the judged ones it computes.
         runs = configuration("a", parameters=100, extra={metric.name: 10.0})
         runs += configuration("b", parameters=200, extra={metric.name: 20.0})
-        (shown,) = [column for column in data(view_of(("ranks", runs)))["columns"] if column["key"] == f"m.{metric.name}"]
+        (shown,) = [
+            column for column in draw("table", view_of(("ranks", runs)))["columns"] if column["key"] == f"m.{metric.name}"
+        ]
         assert (shown["kind"], shown["about"], shown.get("more", False)) == (metric.kind, metric.about, metric.place == "menu")
 
 
@@ -86,7 +87,7 @@ def test_a_new_column_is_one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     desired = desired_configuration(sweep.trials(first.configuration), first, None, sweep.state, "sqlite:///x.db")
     assert desired.metrics["hops"] == 1001
     page = view_of(("ranks", [*configuration("a", parameters=1), *configuration("b", parameters=2)]))
-    (column,) = [column for column in data(page)["columns"] if column["key"] == "m.hops"]
+    (column,) = [column for column in draw("table", page)["columns"] if column["key"] == "m.hops"]
     assert (column["label"], column["about"], column["texts"]) == ("Hops taken", "How often it hops.", ["1,001", "1,002"])
 
 

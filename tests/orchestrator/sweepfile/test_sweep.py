@@ -11,7 +11,7 @@ from craft.methods import METHODS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import Source, read_yaml
-from orchestrator.sweepfile.settings import parse_duration
+from orchestrator.sweepfile.settings import Budget
 from orchestrator.sweepfile.sweep import Sweep
 
 ROOT = Path(__file__).parents[3]
@@ -133,7 +133,7 @@ MEANT: dict[str, Any] = {
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
 def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert Budget(wall_clock=text).wall_clock_seconds == seconds
 
 
 @pytest.mark.parametrize("written", MEANT)

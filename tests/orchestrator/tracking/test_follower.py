@@ -15,7 +15,8 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.record.folder import SweepFolder
-from orchestrator.tracking.follower import NICENESS, Follower, Report
+from orchestrator.review.mirror import NICENESS
+from orchestrator.tracking.follower import Follower, Report
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 from tests.orchestrator.stand_in import wait_for
@@ -44,7 +45,7 @@ def process_of(driver: int) -> psutil.Process:
     """Returns the process that follows for the driver with this number."""
 
     def following() -> list[psutil.Process]:
-        return [child for child in psutil.Process(driver).children() if "orchestrator.commands.track" in child.cmdline()]
+        return [child for child in psutil.Process(driver).children() if "orchestrator.review.mirror" in child.cmdline()]
 
     wait_for(lambda: bool(following()), seconds=60)  # one that has died is started again
     return following()[0]
@@ -91,7 +92,7 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies_or_its_store_is_remo
 ) -> None:
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "1")
     trial, sweep = entry(), SweepLog(tmp_path / "runs")
-    assert Report(SweepFolder(tmp_path / "runs"), uri).page is None
+    assert Report.read(SweepFolder(tmp_path / "runs"), uri).page is None
     sweep.start(trial)
     follower = follow(uri)
     sweep.run(trial)
@@ -102,8 +103,8 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies_or_its_store_is_remo
     assert process.nice() >= NICENESS
     number = MlflowClient(uri).get_experiment_by_name("demo").experiment_id
     page = f"#/experiments/{number}/runs?viewStateShareKey=front-55555555"
-    assert Report(SweepFolder(tmp_path / "runs"), uri).page == page
-    assert Report(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
+    assert Report.read(SweepFolder(tmp_path / "runs"), uri).page == page
+    assert Report.read(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
     wait_for(lambda: any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics), seconds=60)
     process.kill()
     sweep.report(trial, 20)

@@ -18,10 +18,7 @@ from requests import ConnectionError as Lost
 
 from orchestrator.record.events import Wanted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.tracking import follower
-from orchestrator.tracking.follower import _steps, replay
-from orchestrator.tracking.mirror import Mirror
+from orchestrator.review.mirror import Mirror, _steps, replay
 from orchestrator.tracking.store import RunGone, SweepStore
 from tests.orchestrator.logged import SweepLog, contents, entry, history, mirror, runs, step_until_equal, story
 from tests.orchestrator.outage import sweep_through_an_outage
@@ -136,7 +133,7 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
             raise Lost("no answer")
 
     requests.after = lose
-    copy = Mirror(folder, lossy, DesiredRuns)
+    copy = Mirror(folder, lossy)
     step_until_equal(copy, folder)
     assert copy.refused == 0
     assert contents(lossy) == end
@@ -154,8 +151,8 @@ def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
             raise MlflowException("come back later", BUSY)
 
     requests.before = fail
-    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", delays.append)
-    copy = Mirror(folder, flaky, DesiredRuns)
+    monkeypatch.setattr("orchestrator.review.mirror.time.sleep", delays.append)
+    copy = Mirror(folder, flaky)
     for step, _ in enumerate(_steps(copy)):
         assert step < 200
         if copy.offset == SweepFolder(folder).record.stat().st_size:
@@ -182,11 +179,11 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     sweep.close()
     live.step()
     assert [step for step, _ in history(uri, runs(uri)["trial", trial.key], "search_score")] == [10, 30]
-    monkeypatch.setattr("orchestrator.tracking.follower.time.sleep", lambda _: None)
+    monkeypatch.setattr("orchestrator.review.mirror.time.sleep", lambda _: None)
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
-        assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) > 0
-    assert replay(tmp_path, uri, DesiredRuns, timeout_s=600) == 0
+        assert replay(tmp_path, uri, timeout_s=600) > 0
+    assert replay(tmp_path, uri, timeout_s=600) == 0
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
@@ -206,7 +203,7 @@ def test_a_point_that_failed_is_sent_although_later_ones_have_arrived(
             answers[0] = False
             raise Lost("no answer")
 
-    copy, requests.before = Mirror(tmp_path, uri, DesiredRuns), fail
+    copy, requests.before = Mirror(tmp_path, uri), fail
     with monkeypatch.context() as patch, suppress(Lost):
         patch.setattr(SweepStore, "answers", lambda _: answers[0])
         copy.step()
@@ -230,7 +227,7 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
             raise MlflowException("not this one", getattr(databricks_pb2, code))
 
     requests.before = refuse
-    step_until_equal(copy := Mirror(tmp_path, uri, DesiredRuns), tmp_path)
+    step_until_equal(copy := Mirror(tmp_path, uri), tmp_path)
     sweep.add(Wanted, keys=[other.key], trials=[other.trial])
     sweep.train(other)
     step_until_equal(copy, tmp_path)
@@ -290,7 +287,7 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
 
 
 def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.tracking.mirror.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("orchestrator.review.mirror.LOOK_EVERY_S", 0.0)
     next(itertools.islice(story(tmp_path / "runs"), 2, None))
     copy = mirror(tmp_path / "runs", uri)
     before = runs(uri).keys()
@@ -319,7 +316,7 @@ def test_postgresql_without_a_server(here: Path) -> None:
             copy = mirror(sweep.folder, backend)
             subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             sweep.report(trial, 20)
-            assert follower.replay(sweep.folder, backend, DesiredRuns, 120) == 0
+            assert replay(sweep.folder, backend, 120) == 0
             step_until_equal(copy, sweep.folder)
             assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
     except Missing as why:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -225,7 +226,7 @@ def refusing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def sentences(uri: str) -> list[str]:
     """What `run`, a command that reads a sweep, and `check` say."""
     texts = []
-    for ask in (check_store, StoreReader):
+    for ask in (partial(check_store, sweep="demo"), StoreReader):
         with pytest.raises(TrackingError) as refused:
             ask(uri)
         texts.append(str(refused.value))

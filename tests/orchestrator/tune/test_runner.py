@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from craft.trainer.checkpoint import verify
-from orchestrator.commands.steering import ask
+from orchestrator.commands.control import ask
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.queue import ENOUGH
 from orchestrator.driver.request import apply_request, pending

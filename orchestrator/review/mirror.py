@@ -1,56 +1,74 @@
 """`Mirror`: makes a sweep's runs in MLflow equal to its State, and keeps them so while its log grows.
 
-    log.jsonl --> LogFollower (State) --> Desired (what each run should be) --difference--> SweepStore --> MLflow
+    log.jsonl --> LogFollower (State) --> DesiredRuns (what each run should be) --difference--> SweepStore --> MLflow
 
 It remembers nothing on disk. When it connects it reads the sweep's runs in the store, replays the whole log, and sends what the
 store lacks. Then it looks again only at runs that a new event changes. So a crash between two requests, a store that was away
 and one that was emptied need no rule of their own. A run that does not become equal is looked up and tried again in the next
-step.
+step. A value that the store refuses is set aside and never holds up others. The next session offers it again.
 
-A value that the store refuses is set aside and never holds up others. The next session offers it again.
+A running sweep starts this module as a process of its own (`orchestrator.tracking.follower.Follower`): `python -m
+orchestrator.review.mirror FOLDER`. The process is niced, and ignores SIGTERM and SIGHUP. A store that does not answer is asked
+again without end, with growing delays; meanwhile the log holds all. `craft-sweeps replay` does the same once, without a running
+sweep.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import math
+import os
+import random
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import Any
 
+from craft.plugins import load_inherited
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.plan.configuration import text
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.state import NO_METRICS, State
+from orchestrator.record.log import DamagedLog
+from orchestrator.record.state import State
+from orchestrator.review.desired_runs import DesiredRuns
+from orchestrator.review.saved_views import address, links, saved_views
+from orchestrator.tools.quiet import LOG_FORMAT, Lossy
 from orchestrator.tools.secrets import redact
+from orchestrator.tools.signals import SIGNALS
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
-from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, MakeDesired, Place
-from orchestrator.tracking.store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, Rows, StoredRun, SweepStore, cut, stored_name
+from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, Place
+from orchestrator.tracking.follower import PAUSES_S, Report, count_events, pause
+from orchestrator.tracking.private import watch_machine
+from orchestrator.tracking.store import StoredRun, SweepStore, differences
 
-if TYPE_CHECKING:
-    from mlflow.entities import RunTag
+log = logging.getLogger("orchestrator.review.mirror")
 
-log = logging.getLogger(__name__)
-
+STEP_S, LOG_EVERY_S = 0.5, 2.0
+NICENESS = 10
+REPLAYS = 3
+"""So often a replay reads the whole store to find nothing missing any more."""
 LOOK_EVERY_S = 30.0
 TRIES = 10
 """So often a store that answers may fail to take the same thing before this is set aside."""
 LOG, VIEWS = ("log", ""), ("views", "")
 """What is sent besides the runs."""
+Failed = tuple[tuple[Any, ...], Exception]
+"""What the store has not taken, by its place, its name and value, and the store's error."""
 
 
 class Mirror:
     """The runs of the sweep in `folder`, in the store at the resolved `uri`.
 
     Args:
-        lost: whether the driver is gone, so that a session which the log leaves open was interrupted. What was sent is read
-            back then.
+        lost: whether the driver is gone, so that a session which the log leaves open was interrupted, and points may be
+            missing between others.
         log_every: seconds between two looks at what the store lacks of the log itself, while a session runs.
 
     Attributes:
@@ -58,10 +76,8 @@ class Mirror:
         offset: how much of the log the store has, in bytes, but for what it refused.
     """
 
-    def __init__(
-        self, folder: Path, uri: str, make_desired: MakeDesired, *, lost: bool = False, log_every: float = 0.0
-    ) -> None:
-        self._folder, self._uri, self._make_desired, self._lost = SweepFolder(folder.resolve()), uri, make_desired, lost
+    def __init__(self, folder: Path, uri: str, *, lost: bool = False, log_every: float = 0.0) -> None:
+        self._folder, self._uri, self._lost = SweepFolder(folder.resolve()), uri, lost
         self._log_every = log_every
         self.store: SweepStore | None = None
         self._disconnect()
@@ -70,7 +86,7 @@ class Mirror:
         """Forgets everything, so that the next step reads store and log from their starts."""
         self.store, self.offset, self.stuck = None, 0, 0
         self._log = LogFollower(self._folder.record)
-        self._desired = self._make_desired(self._folder.path, self._uri)
+        self._desired = DesiredRuns(self._folder.path, self._uri)
         self._dirty: dict[Place, None] = {}
         self._failures: dict[Place, int] = {}
         self._aside: set[tuple[Any, ...]] = set()
@@ -86,7 +102,7 @@ class Mirror:
     @property
     def page(self) -> str | None:
         """The place of the front's saved view below the address of MLflow's server."""
-        return self._desired.page(self.store.experiment) if self.store else None
+        return address(self.store.experiment, self._log.state.sweep_id) if self.store else None
 
     @property
     def sweep_run(self) -> StoredRun | None:
@@ -115,7 +131,7 @@ class Mirror:
                     self._try(desired.place, store, partial(self._make_equal, desired, store))
             for place in (LOG, VIEWS) if self.sweep_run is not None else ():
                 if place in self._dirty:
-                    self._try(place, store, lambda _, place=place: self._send(place, store))  # type: ignore[misc]
+                    self._try(place, store, partial(self._send, place, store))
             self.stuck = self.stuck + 1 if self._dirty and store.done == done else 0
         except Exception as error:
             if is_missing(error):
@@ -142,38 +158,42 @@ class Mirror:
         if self._pieces.end != self._log.offset and (state.ended is not None or time.monotonic() >= self._next_log):
             self._dirty[LOG] = None
 
-    def _try(self, place: Place, store: SweepStore, make_equal: Callable[[bool], bool]) -> None:
+    def _try(self, place: Place, store: SweepStore, send: Callable[[], list[Failed]]) -> None:
         """Makes something equal, sets aside what the store does not take, or leaves it to the next step; raises the store's
-        error if it is away, or has lost the run. `make_equal` gets whether what fails is to be set aside."""
+        error if it is away, or has lost the run."""
         done, tries = store.done, self._failures.get(place)
         give_up = tries is not None and tries >= TRIES
         try:
             if tries is not None and place[0] in KINDS:  # the store may have done a request whose answer was lost
                 store.look_again(place)
-            settled = make_equal(give_up)
+            failed = send()
         except Exception as error:  # stores, their drivers and the network have errors of their own
-            run, settled = store.runs.get(place) or self.sweep_run, give_up
+            run, failed = store.runs.get(place) or self.sweep_run, [((place,), error)]
             self._failures.setdefault(place, 0)  # of a store that is away, too: it may have done a part
             if is_refusal(error) or is_missing(error):
                 if run is None and is_missing(error):
                     raise
                 if run is not None:
                     store.check_there(run)
-                settled = True
+                give_up = True
             elif not store.answers():
                 raise
-            if settled:
-                self._set_aside((place,), error)
-        if not settled:
+        remaining = [item for item, cause in failed if not (give_up or is_refusal(cause))]
+        for item, cause in failed:
+            if item not in remaining:
+                self._set_aside(item, cause)
+        if remaining:
             self._failures[place] = 0 if tries is None or store.done > done else tries + 1
             return
         if place == LOG:
             self._pieces.end = self._log.offset
+        elif place[0] == names.TRIAL_KIND:
+            self._log.rows.pop(place[1], None)
         del self._dirty[place]
         self._failures.pop(place, None)
 
-    def _make_equal(self, desired: DesiredRun, store: SweepStore, give_up: bool) -> bool:
-        """Sends what the store lacks of a run; returns whether it has everything now, but for what it refused."""
+    def _make_equal(self, desired: DesiredRun, store: SweepStore) -> list[Failed]:
+        """Sends what the store lacks of a run; returns what it has not taken."""
         place = desired.place
         above = store.runs.get(desired.parent) if desired.parent else None
         run = store.runs.get(place)
@@ -182,44 +202,27 @@ class Mirror:
             began = self._log.began.get(place[1], desired.ended)
             run = store.create(place, desired.name, began, self._log.state.started.origin)
         rows = self._log.rows.get(place[1], []) if place[0] == names.TRIAL_KIND else []
-        sent = store.done
         if self._lost or place in self._failures:  # the store may have a later point without an earlier one
             store.read_points(run, rows)
-        failed = store.send(run, self._lacking(desired, rows, run, above))
-        for item, error in failed:
-            if give_up or is_refusal(error):
-                self._set_aside((place, item.key, item.value), error)
+        items = differences(desired, rows, run, above.id if above else None)
+        failed = store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside])
         if desired.data is not None:
             store.add_data(run, *desired.data)
         ended = int(1000 * desired.ended)
         if desired.status != run.status or (run.status != "RUNNING" and run.ended != ended):
             store.set_status(run, desired.status, ended)
         self._upload(desired, run, store)
-        equal = not failed
-        if failed or (self._lost and store.done > sent):  # a proxy may have answered without an error, and sent nothing on
-            store.read_again(run, rows)
-        if self._lost or failed:
-            equal = not self._lacking(desired, rows, run, above)
-            store.done = store.done if equal or failed else sent
-        if not equal and give_up:
-            self._set_aside((place,), OSError("it has taken values without an error, and has not kept them"))
-            equal = True
-        if equal and place[0] == names.TRIAL_KIND:
-            self._log.rows.pop(place[1], None)
-        return equal
+        return [((place, item.key, item.value), error) for item, error in failed]
 
-    def _lacking(self, desired: DesiredRun, rows: Rows, run: StoredRun, above: StoredRun | None) -> list[Item]:
-        items = differences(desired, rows, run, above.id if above else None)
-        return [item for item in items if (desired.place, item.key, item.value) not in self._aside]
-
-    def _send(self, place: Place, store: SweepStore) -> bool:
+    def _send(self, place: Place, store: SweepStore) -> list[Failed]:
         """Sends what the store lacks of the log itself, or the sweep's saved views and answer."""
         if place == VIEWS:
-            store.show(self._desired.views(), self._desired.answer, self._desired.links(store.experiment))
+            state = self._log.state
+            store.show(saved_views(state), self._desired.answer, links(store.experiment, state.sweep_id))
         elif self.sweep_run is not None:
             self._pieces.send(store.client, self.sweep_run.id, self._log.offset)
             self._next_log = time.monotonic() + self._log_every
-        return True
+        return []
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""
@@ -255,88 +258,85 @@ class Mirror:
             log.error("the tracking store refuses %s: %s", " ".join([kind, key, *(str(part)[:100] for part in value)]), reason)
 
 
-def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
-    """Returns what the store lacks of a run.
+def follow(folder: Path) -> None:
+    """Follows the log, for the store whose address comes by standard input, until the input ends."""
+    os.nice(NICENESS)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    uri = sys.stdin.readline().strip()
 
-    Args:
-        rows: what a trial reported, each row with its time. Points that are stored are left out: those up to the last step
-            of a metric, or those at its steps if they have been read.
+    def end_with_driver() -> None:
+        sys.stdin.read()
+        os._exit(0)  # nothing to tidy: the next process reads what the store has
+
+    threading.Thread(target=end_with_driver, daemon=True).start()
+    mirror, watched = Mirror(folder, uri, log_every=LOG_EVERY_S), False
+    for _ in _steps(mirror):
+        _write_report(mirror, SweepFolder(folder), uri)
+        if mirror.store is not None and mirror.store.replaced:
+            return  # the driver starts another process, which opens the new file
+        if not watched and mirror.sweep_run is not None:
+            watch_machine(mirror.sweep_run.id, uri)
+            watched = True
+        time.sleep(STEP_S)  # events gather meanwhile
+
+
+def replay(folder: Path, uri: str, timeout_s: float) -> int:
+    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns the number of events, and of
+    refused values, that it lacks.
+
+    What was sent is read back: a proxy may have answered without an error, and sent nothing on.
     """
-    items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
-    first: dict[str, Item] = {}
-    for item in items:
-        if is_tag(item):
-            first.setdefault(item.key, item)
-    return [item for item in items if not is_tag(item) or first[item.key] is item]
+    end, record = time.monotonic() + timeout_s, SweepFolder(folder).record
+    for _ in range(REPLAYS):
+        mirror = Mirror(folder, uri, lost=True)
+        for _ in _steps(mirror, timeout_s, (DamagedLog,)):
+            if mirror.offset >= record.stat().st_size or time.monotonic() >= end:
+                break
+        not_kept = mirror.store.done if mirror.store else 0
+        if not not_kept or time.monotonic() >= end:
+            not_kept = 0
+            break
+    _write_report(mirror, SweepFolder(folder), uri)
+    return count_events(record, mirror.offset) + mirror.refused + not_kept
 
 
-def is_tag(item: Item) -> bool:
-    return type(item).__name__ == "RunTag"
+def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Takes steps without end, with growing delays while the store is away. Raises only the errors that are `fatal`."""
+    failures = 0
+    while True:
+        try:
+            mirror.step()
+            failures, tries = 0, mirror.stuck
+        except fatal:
+            raise
+        except Exception as error:  # no error of a store, its driver or the network may end the record
+            failures = tries = failures + 1
+            if failures == 1 and isinstance(error, DamagedLog):
+                log.error("%s Until then the store gets nothing more of this sweep.", error)
+            elif failures == 1:
+                reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
+                log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
+        if tries:
+            time.sleep(min(longest, pause(tries - 1) * random.uniform(0.75, 1.25)))
+        yield
 
 
-def _tags(desired: DesiredRun, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
-    from mlflow.entities import RunTag
-
-    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in desired.tags.items()}
-    tags[names.RUN_NAME] = cut(desired.name, NAME_LIMIT)
-    if desired.charts:
-        # MLflow's page shows no picture whose data are in its address, so these are the addresses of artifacts.
-        links = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run.id})" for name in desired.charts]
-        note = cut(tags.get(names.NOTE, ""), TAG_LIMIT - sum(len(link) + 2 for link in links))
-        tags[names.NOTE] = "\n\n".join([note, *links])
-    for name, value in (tags | ({names.PARENT: parent} if parent else {})).items():
-        if run.tags.get(name, "") != value:
-            yield RunTag(name, value)
+def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:
+    if mirror.store is None:
+        return
+    report = json.dumps(asdict(Report(redact(uri), mirror.offset, mirror.refused, mirror.page)))
+    aside = folder.tracking.with_name(f".{folder.tracking.name}.{os.getpid()}")
+    try:
+        if not folder.tracking.exists() or folder.tracking.read_text(encoding="utf-8") != report:
+            aside.write_text(report, encoding="utf-8")
+            aside.replace(folder.tracking)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", folder.tracking, error)
 
 
-def _params(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
-    from mlflow.entities import Param, RunTag
-
-    params = {stored_name(name): cut(text(value), PARAM_LIMIT) for name, value in desired.params.items() if value is not None}
-    if desired.place[0] == names.CONFIGURATION_KIND and params:
-        params |= dict.fromkeys(run.params.keys() - params.keys(), "differs between trials")
-    for name, value in params.items():
-        tag = f"{names.NOW}{name}"
-        if name not in run.params:
-            yield Param(name, value)
-        elif run.tags.get(tag, run.params[name]) != value:
-            # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag.
-            yield RunTag(tag, value)
-
-
-def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
-    for measured, row in rows:
-        step = int(row["step"])
-        for name, value in row.items():
-            if name in NO_METRICS and name != "epoch":
-                continue
-            stored = stored_name(name)
-            if step not in run.steps[stored] if stored in run.steps else step > run.metrics.get(stored, (-1,))[0]:
-                yield from _point(name, value, int(1000 * measured), step, run)
-
-
-def _values(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
-    for name, value in desired.metrics.items():
-        value = round_value(value)
-        step, time, stored_value = run.metrics.get(stored_name(name), (-1, -1, math.nan))
-        if value != stored_value:
-            # MLflow shows the value of the last step, and of one step the latest.
-            last = max(int(1000 * desired.ended), time + 1)
-            yield from _point(name, value, last, max(desired.step, step), run)
-
-
-def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Iterator[Item]:
-    """Yields a metric's point; a tag for the first that MLflow cannot hold."""
-    from mlflow.entities import Metric, RunTag
-
-    name = stored_name(name)
-    if math.isfinite(value):
-        yield Metric(name, round_value(value), time, step)
-    elif (tag := f"{names.NONFINITE}{name}") not in run.tags:
-        yield RunTag(tag, f"{float(value)} at step {step}")
-
-
-def round_value(value: float) -> float:
-    """Returns a value with four digits behind the point, or four in all where that is more: MLflow's page shows all it has."""
-    digits = 3 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
-    return round(float(value), max(4, digits))
+if __name__ == "__main__":
+    sys.stdout = sys.stderr = Lossy(2)
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
+    load_inherited()
+    follow(Path(sys.argv[1]))
