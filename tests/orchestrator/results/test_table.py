@@ -62,9 +62,8 @@ def test_a_metric_is_a_column_where_it_is_an_objective(metric: Column) -> None:
         # Of tuning the page has a column of words, and the judged ones it computes.
         runs = configuration("a", parameters=100, extra={metric.name: 10.0})
         runs += configuration("b", parameters=200, extra={metric.name: 20.0})
-        (shown,) = [
-            column for column in draw("table", view_of(("ranks", runs)))["columns"] if column["key"] == f"m.{metric.name}"
-        ]
+        columns = draw("table", view_of(("ranks", runs)))["columns"]
+        (shown,) = [column for column in columns if column["key"] == f"m.{metric.name}"]
         assert (shown["kind"], shown["about"], shown.get("more", False)) == (metric.kind, metric.about, metric.place == "menu")
 
 
