@@ -83,7 +83,7 @@ def driver(uri: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[
 
 
 @pytest.mark.slow  # a process imports MLflow, and is started again
-def test_it_follows_the_log_and_is_started_again_if_it_dies_or_its_store_is_removed(
+def test_it_follows_the_log_and_is_started_again_if_it_dies(
     follow: Callable[..., Follower],
     uri: str,
     tmp_path: Path,
@@ -108,14 +108,24 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies_or_its_store_is_remo
     wait_for(lambda: any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics), seconds=60)
     process.kill()
     sweep.report(trial, 20)
-    assert follower.wait(300) == 0
+    sweep.finish(trial, adapter="gone")
+    assert follower.wait(300) == 1, "nobody waits for what the store has refused: the adapter that is not there"
+    assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 79.0)]
     assert "ended with status -9; it is started again" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_store_whose_file_was_removed_is_made_again(follow: Callable[..., Follower], uri: str, tmp_path: Path) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path / "runs")
+    sweep.start(trial)
+    follower = follow(uri)
+    sweep.run(trial)
+    assert follower.wait(300) == 0
     for file in tmp_path.glob("mlflow.db*"):
         file.unlink()
     process_of(os.getpid()).wait(60)
-    sweep.finish(trial, adapter="gone")
-    assert follower.wait(900) == 1, "nobody waits for what the store has refused: the adapter that is not there"
-    assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 79.0)]
+    sweep.report(trial, 10)
+    assert follower.wait(300) == 0
     assert len(runs(uri)) == 3
 
 
