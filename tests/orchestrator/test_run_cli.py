@@ -263,5 +263,5 @@ def test_the_package_is_light_and_keeps_its_functions(tmp_path: Path) -> None:
 
 
 def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
-    page = "import dashboards.app, dashboards.content, dashboards.store, mlflow; mlflow.MlflowClient"
+    page = "import dashboards.app, dashboards.page, dashboards.store, mlflow; mlflow.MlflowClient"
     assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}

@@ -126,7 +126,6 @@ def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert:
     assert f"a size of {name.upper()} is a LoRA of the same modules" in audit.warnings
 
 
-@pytest.mark.usefixtures("helpful")
 def test_the_outputs_of_a_head_of_two_layers_are_those_of_its_last(tmp_path: Path) -> None:
     config = DistilBertConfig(vocab_size=32, dim=8, n_layers=1, n_heads=2, hidden_dim=16, num_labels=3)
     lora = peft.LoraConfig(r=2, task_type="SEQ_CLS", target_modules=["q_lin"])
@@ -136,6 +135,7 @@ def test_the_outputs_of_a_head_of_two_layers_are_those_of_its_last(tmp_path: Pat
     assert Folder(tmp_path, {}, shapes, "base").outputs == 3
 
 
+@pytest.mark.usefixtures("helpful")
 def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
     file = rows(tmp_path)

@@ -251,8 +251,9 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
         result = TrialResult(trial.key, "finished", score, {"random_guessing": chance}, 3, 1.0, facts=phases)
         entries[trial.key] = Entry(trial.trial, result, "ended")
     summaries = mark_front(summarize_entries(entries.values()), plan.sweep.objectives)
-    new = frozenset(entries) if offered else frozenset[str]()  # those of other sessions took none of this one's time
-    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, new=new)
+    # Trials that ended before the session started took none of its time.
+    begun = SessionStarted(**started(), time=0.0 if offered else 1.0)
+    outcome = SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries), started=begun), 1.0)
     screen = printed(lambda console: show_outcome(plan, outcome, summaries, console, "sqlite:///x", []))
     assert ("craft-sweeps take" in screen) == offered
     assert "craft-sweeps page --tracking-uri sqlite:///x" in screen

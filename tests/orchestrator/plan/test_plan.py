@@ -81,7 +81,8 @@ def test_memory_is_estimated_once_for_tasks_that_differ_in_their_heads_alone(tmp
 
 FAIR = "compare: fair\nspace: [{method: lora, rank: {values: [1, 2]}}]\n"
 HAND = (
-    "seeds: [9]\nreplication: {seeds: [0], tuned: [learning_rate]}\nspace: [{method: lora, learning_rate: {values: [1, 2]}}]\n"
+    "seeds: [9]\nreplication: {seeds: [0], tuned: [learning_rate]}\n"
+    "space: [{method: lora, rank: {values: [1, 2]}, learning_rate: {values: [1, 2]}}]\n"
 )
 
 

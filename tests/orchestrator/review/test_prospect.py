@@ -90,13 +90,15 @@ space:
   - {{method: lora, rank: 1, max_length: {{values: [64, 1000]}}}}
 """
 LETTERS = "text: [text], label: label"
-PAIRS = "text: [text, text], label: label"
+PAIRS = "text: [text, reply], label: label"
 
 
 def sweep(folder: Path, model: str, more: str = LETTERS, tasks: str = "custom/t") -> Path:
-    rows = [("the kettle is " + "very " * (row % 10) + f"new{row:03}", ("left", "right", "Left")[row % 3]) for row in range(60)]
+    texts = ["the kettle is " + "very " * (row % 10) + f"new{row:03}" for row in range(60)]
+    rows = [(text, ("left", "right", "Left")[row % 3], "yes") for row, text in enumerate(texts)]
     with (folder / "train.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label"), *rows, ("the last word", "up")])
+        columns = slice(3 if more == PAIRS else 2)
+        csv.writer(file).writerows(row[columns] for row in [("text", "label", "reply"), *rows, ("the last word", "up", "yes")])
     (folder / "sweep.yaml").write_text(SWEEP.format(model=model, more=more, tasks=tasks))
     return folder / "sweep.yaml"
 

@@ -171,12 +171,12 @@ def test_a_type_that_only_this_process_registered_is_refused(monkeypatch: pytest
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
     monkeypatch.setitem(PEFT_TYPE_TO_CONFIG_MAPPING, Enum("Types", {"LORAFAX": "LORAFAX"}).LORAFAX, LorafaxConfig)
-    installed._config_classes.cache_clear()
+    installed.config_classes.cache_clear()
     try:
         parsed, (mistake,) = parse_block({"method": "peft", "peft_type": "lorafax", "config": {"r": 4}}, 0)
     finally:
         monkeypatch.undo()
-        installed._config_classes.cache_clear()
+        installed.config_classes.cache_clear()
     assert parsed is None
     assert mistake.path == ("space", 0, "peft_type")
     assert f"LORAFAX is registered with PEFT by {__name__}" in mistake.message
