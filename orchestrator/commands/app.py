@@ -221,8 +221,8 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
     except typer.Abort:  # a question was not answered
         return STOPPED
     except typer.TyperException as error:  # typer's own words about a wrong call
-        command = f"craft-sweeps {row.name}" if row else "craft-sweeps"
-        trouble: BaseException = ValueError(f"{error.format_message().rstrip('.')}. See {command} --help.")
+        command, message = f"craft-sweeps {row.name}" if row else "craft-sweeps", error.format_message().rstrip(".")
+        trouble: BaseException = ValueError(f"{message}{'' if message.endswith('?') else '.'} See {command} --help.")
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno == ENOSPC:
             write_report("")  # raises if stdout is what is full

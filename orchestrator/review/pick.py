@@ -122,6 +122,8 @@ def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | Non
 def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enough: Enough) -> Pick:
     margin = points(enough.within)
     candidates, judged = _complete(summaries), with_probabilities(summaries, objectives, enough)
+    if not above_guessing(candidates):
+        raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
     probabilities = {row.configuration: row.counts[P_ENOUGH] for row in judged if P_ENOUGH in row.counts}
     if not probabilities:
         best = _best(candidates)
@@ -134,8 +136,6 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enoug
     rule = f"to be within {margin} of the best"
     if (smallest := enough_of(judged, enough)) is None:
         likeliest = max(probabilities, key=lambda name: probabilities[name])
-        if not above_guessing(candidates):
-            raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
         raise NothingMeets(
             f"no configuration has a probability of {enough.sure:g} {rule}, with {SEEDS} seeds; the likeliest is "
             f"{full_label(by_id[likeliest])} ({probabilities[likeliest]:.2f}). Name it, take more points, or --pick best"

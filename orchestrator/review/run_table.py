@@ -34,7 +34,7 @@ from orchestrator.results.metrics import P_ENOUGH, SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.run_columns import Call, Columns, Unclear, joined, names_of, read_columns, state_of
-from orchestrator.review.terms import HIGHER, LOWER, PARTS, PROGRESS, RUN, SHARES, STOPPED
+from orchestrator.review.terms import HIGHER, LOWER, PARTS, PROGRESS, RUN, RUN_NAMES, SHARES, STOPPED
 from orchestrator.review.trials_file import OF_TRIAL, read_trials
 
 LARGE, BLOCKS, MOST = 100_000, 50, 20_000
@@ -203,6 +203,7 @@ def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Un
     """Returns the refusal of two rows of one configuration, task and seed, with what may distinguish them."""
     differ = [column for column in columns.every.values() if column.codes[first] != column.codes[row]]
     steps = [column for column in differ if column.last in PROGRESS]
+    two_runs = any(column.last in RUN_NAMES for column in differ)
     free = [column for column in differ if columns.left_out.get(column.name) in ("not in --by", "--ignore")]
     seeds = columns.parts["seed"]
     keys = [column.name for part in ("settings", "task", "seed") for column in columns.parts[part]]
@@ -210,7 +211,7 @@ def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Un
     where = f"{rows.place(row)} and line {rows.number(first)}"
     answers: list[dict[str, Any]] = [{"seed": names_of([*seeds, column])} for column in free if column.whole]
     answers += [{"by": names_of([*columns.parts["settings"], column])} for column in free]
-    if steps:
+    if steps and not two_runs:
         why = f"differ in {steps[0].name}: they are one training, of which the last row counts"
         return Unclear(rows, call, {f"{where} {why}": []}, _reshaped(rows, last, call))
     if not seeds:

@@ -39,8 +39,9 @@ SETTINGS = _words(
 """Names of settings, also behind another word (`lora_rank`)."""
 PROGRESS = _words("epoch step global_step train_step iteration iter training_iteration checkpoint ckpt")
 RUN = _words("run_id id trial_id uuid")
-ABOUT = RUN + _words(
-    "name run_name experiment_id experiment_name job_id sweep_id number index row notes user tags group created created_at "
+RUN_NAMES = RUN + _words("name run_name")
+ABOUT = RUN_NAMES + _words(
+    "experiment_id experiment_name job_id sweep_id number index row notes user tags group created created_at "
     "updated sweep hostname commit duration runtime experiment artifact_uri start_time end_time timestamp date pid done "
     "url error error_msg error_message stop_reason output_dir logging_dir log_dir logdir save_dir job_type experiment_tag "
     "source_name source_type direction study_direction"

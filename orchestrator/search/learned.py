@@ -297,8 +297,6 @@ Group = tuple[str, int]
 def area(points: Iterable[tuple[float, float]]) -> float:
     """Returns the mean score over the logarithm of the parameters, from the smallest to the largest of (parameters, score)."""
     rows = sorted(points)
-    if len(rows) == 1:
-        return rows[0][1]  # the control has no parameters, and 0 has no logarithm
     total, span = 0.0, math.log(rows[-1][0] / rows[0][0])
     for (small, low), (large, high) in pairwise(rows):
         total += math.log(large / small) * (low + high) / 2

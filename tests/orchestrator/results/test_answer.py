@@ -133,10 +133,11 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 
 
-def test_nothing_is_picked_as_enough_where_nothing_is_above_chance() -> None:
-    level = [made(f"c{size}", size, around(52, 0.5), examples=277, chance=52.7) for size in (1_000, 8_000)]
+@pytest.mark.parametrize("scores", [[52.0], around(52, 0.5)])
+def test_nothing_is_picked_as_enough_where_nothing_is_above_chance(scores: list[float]) -> None:
+    level = [made(f"c{size}", size, scores, examples=277, chance=52.7) for size in (1_000, 8_000)]
     with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
-        pick("enough", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
+        pick("smallest-within:1", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
 
 
 def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> None:

@@ -240,6 +240,7 @@ def test_a_changed_table_is_judged_alike_or_refused(kind: str, change: str, trut
         return
     commands, programs = (re.findall(rf"^  ({program} .*)$", said, re.M) for program in ("craft-sweeps judge", "python -c"))
     assert re.search(r"changed.csv, line \d+: ", said) or commands or programs, said
+    assert not programs or change != "no seed", "trainings of one length or of several are trainings"
     for program in programs:
         exec(shlex.split(program)[2], {})
     if commands and change not in INCOMPLETE and (change in RESHAPED or not programs):
