@@ -1,4 +1,4 @@
-"""A table that says the same in another way is judged alike, or refused with exit status 2 and a completed command.
+"""A table that says the same in another way is judged equally, or refused with exit status 2 and a completed command.
 
 Every export of the same twelve trainings is changed in every way: names, scales, signs, rows and columns.
 """
@@ -21,7 +21,7 @@ from orchestrator import judge
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import read_table
-from tests.orchestrator.review.test_run_table import trainings
+from tests.orchestrator.review.tables import trainings
 
 Row = dict[str, Any]
 TRAININGS = [(rank, seed, round(score / 100, 5)) for rank, seed, score in trainings()]
@@ -58,7 +58,7 @@ def _optuna(rank: int, seed: int, score: float) -> Row:
 
 TABLES: dict[str, Callable[[int, int, float], Row]] = {"plain": _plain, "mlflow": _mlflow, "wandb": _wandb, "optuna": _optuna}
 SAYS = {"optuna": Call(score="value", minimize=False)}
-"""What the unchanged table needs to be told."""
+"""The call that the unchanged table needs."""
 
 
 def _column(rows: list[Row], part: str) -> str:
