@@ -25,8 +25,8 @@ WORDS = ("q", "k", "v", "o", "gate", "up", "down")
 def _layout(attention: str, of_attention: str, mlp: str, of_mlp: str) -> Mapping[str, str]:
     """Makes a layout of two paths with the ends behind each: those of q, k, v, o; those of gate (if any), up, down."""
     places = [*(attention + end for end in of_attention.split()), *(mlp + end for end in of_mlp.split())]
-    words = WORDS if len(places) == len(WORDS) else [word for word in WORDS if word != "gate"]
-    return dict(zip(words, places, strict=True))
+    projections = WORDS if len(places) == len(WORDS) else [word for word in WORDS if word != "gate"]
+    return dict(zip(projections, places, strict=True))
 
 
 _BERT_MLP = r"intermediate\.dense layer\.\d+\.output\.dense"
@@ -173,8 +173,8 @@ def target_modules(model: nn.Module, names: Sequence[str], layers: int | Sequenc
     """
     stacks = find_projections(model, names, layers=layers)
     paths = dict.fromkeys(layer.module_name for stack in stacks.values() for layer in stack)
-    others = [name for name, _ in model.named_modules() if name not in paths]
-    ends = {path: _shortest_end(path, others) for path in paths}
+    not_adapted = [name for name, _ in model.named_modules() if name not in paths]
+    ends = {path: _shortest_end(path, not_adapted) for path in paths}
     return [*dict.fromkeys(path if layer_number(end) >= 0 else end for path, end in ends.items())]
 
 
@@ -243,11 +243,11 @@ def _without_digits(path: str) -> str:
     return ".".join(word for word in path.split(".") if not word.isdigit())
 
 
-def _shortest_end(path: str, others: Sequence[str]) -> str:
+def _shortest_end(path: str, other_paths: Sequence[str]) -> str:
     """Returns the shortest end of a path that is the end of no other; the whole path if each is."""
     parts = path.split(".")
     ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), path)
+    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in other_paths)), path)
 
 
 def _called(model: nn.Module) -> str:

@@ -288,7 +288,7 @@ def _published_values(metrics: list[Column]) -> Plain:
         values[key] = [row["id"] for row in rows]
         values[f"{key}/name"] = [base.text(row["method"]) for row in rows]
         values[f"{key}/legend"] = f"published: {base.text(model)}, {base.text(rows[0]['suite'])}"
-        values |= {f"{key}/{one.name}": base.numbers(row["values"].get(one.name) for row in rows) for one in metrics}
+        values |= {f"{key}/{metric.name}": base.numbers(row["values"].get(metric.name) for row in rows) for metric in metrics}
     return values
 
 

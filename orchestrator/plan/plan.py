@@ -156,13 +156,13 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         configurations += named
         trials += planner.trials(named, seeds.get(named[-1].id))
     plan = Plan(sweep, planner, list(dropped.values()), duplicates, configurations, trials)
-    needed, what = len(plan.jobs), "the plan needs"
+    needed, purpose = len(plan.jobs), "the plan needs"
     if sweep.tunes:
-        needed, what = sum(budget_of(sweep, plan.families)[1:]), "to tune and measure all takes"
+        needed, purpose = sum(budget_of(sweep, plan.families)[1:]), "to tune and measure all takes"
     errors += unequal_tuning(sweep, plan.families, duplicates) if sweep.tunes and sweep.compare else []
     if sweep.budget.trials is not None and needed > sweep.budget.trials:
         where = sweep.where(("budget", "trials"))
-        errors.append(f"{where}: budget.trials: {what} {needed} trials; the budget is {sweep.budget.trials}")
+        errors.append(f"{where}: budget.trials: {purpose} {needed} trials; the budget is {sweep.budget.trials}")
     if errors:
         raise SweepError(errors)
     return plan

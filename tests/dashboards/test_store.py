@@ -134,6 +134,6 @@ def test_a_sweep_that_is_started_anew_is_shown_in_place_of_the_one_before(
     ((feed,), _, _) = sweeps.view([])
     MlflowClient(store.uri).delete_run(feed.run.info.run_id)
     monkeypatch.setattr("tests.dashboards.synthetic.sweep_id", lambda name: "a" * 32)
-    send(store.uri, tmp_path / "again", *events_of("ranks", configuration("anew")))
+    send(store.uri, tmp_path / "again", *events_of("ranks", configuration("other")))
     sweeps.entries()
-    assert [row.id for row in sweeps.view(["ranks"])[2].configurations] == ["anew"]
+    assert [row.id for row in sweeps.view(["ranks"])[2].configurations] == ["other"]

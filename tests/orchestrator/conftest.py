@@ -118,8 +118,8 @@ def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts drivers, and ends those that a failed test leaves."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(folder: Path, **told: object) -> subprocess.Popen[str]:
-        started.append(start_driver(folder, **told))  # type: ignore[arg-type]
+    def start(folder: Path, **settings: object) -> subprocess.Popen[str]:
+        started.append(start_driver(folder, **settings))  # type: ignore[arg-type]
         return started[-1]
 
     yield start

@@ -1,4 +1,4 @@
-"""Sweeps whose training is a stand-in that goes wrong as it is told and logs each step; all else is real.
+"""Sweeps whose training is a stand-in that fails as asked and logs each step; all else is real.
 
 python -m tests.orchestrator.stand_in FOLDER        runs, or goes on with, the sweep that FOLDER/driver.json describes
 """
@@ -162,20 +162,20 @@ def starts(log: Path) -> list[tuple[int, int, int]]:
     return [(int(line[1]), int(line[2]), int(line[3])) for line in lines]
 
 
-TOLD: dict[str, Any] = {
+DRIVER_SETTINGS: dict[str, Any] = {
     **{"seeds": [0], "ranks": [], "seconds": 0.0, "behaviour": {}, "resources": "{cpu: 1}", "options": {}, "session": False},
     **dict.fromkeys(("storage", "address", "tracking")),
 }
-"""What a driver may be told, with `options` of `run_sweep`. With `session` it runs all that the command line runs after reading
-its file: with checkpoints in `storage`, if not beside all else, at `address`, and with the tracking store `tracking`, if not a
+"""What a driver gets, with `options` of `run_sweep`. With `session` it runs all that the command line runs after reading
+its file: with checkpoints in `storage`, if not next to all else, at `address`, and with the tracking store `tracking`, if not a
 SQLite file."""
 
 
-def start_driver(folder: Path, **told: Any) -> subprocess.Popen[str]:
-    """A driver in a process group of its own; see TOLD."""
-    assert told.keys() <= TOLD.keys()
-    told["behaviour"] = [[*key, how] for key, how in told.get("behaviour", {}).items()]
-    (folder / "driver.json").write_text(json.dumps(TOLD | told))
+def start_driver(folder: Path, **settings: Any) -> subprocess.Popen[str]:
+    """A driver in a process group of its own; see DRIVER_SETTINGS."""
+    assert settings.keys() <= DRIVER_SETTINGS.keys()
+    settings["behaviour"] = [[*key, how] for key, how in settings.get("behaviour", {}).items()]
+    (folder / "driver.json").write_text(json.dumps(DRIVER_SETTINGS | settings))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -183,17 +183,17 @@ def start_driver(folder: Path, **told: Any) -> subprocess.Popen[str]:
 
 
 def drive(folder: Path) -> int:
-    told = json.loads((folder / "driver.json").read_text())
-    plan = plan_of(folder, json.dumps(told["seeds"]), json.dumps(told["ranks"]), told["resources"], str(folder))
-    behaviour = {(rank, seed): how for rank, seed, how in told["behaviour"]}
-    train = stand_in(str(folder / "log"), behaviour, told["seconds"])
+    settings = json.loads((folder / "driver.json").read_text())
+    plan = plan_of(folder, json.dumps(settings["seeds"]), json.dumps(settings["ranks"]), settings["resources"], str(folder))
+    behaviour = {(rank, seed): how for rank, seed, how in settings["behaviour"]}
+    train = stand_in(str(folder / "log"), behaviour, settings["seconds"])
     with (folder / "log").open("a") as log:
         log.write("driver\n")
-    if told["session"]:
-        return _drive_session(folder, plan, train, told)
+    if settings["session"]:
+        return _drive_session(folder, plan, train, settings)
     from tests.orchestrator.tune.running import run_sweep
 
-    options = {"cpus": 2, "resume": True, "verbosity": "quiet", **told["options"]}
+    options = {"cpus": 2, "resume": True, "verbosity": "quiet", **settings["options"]}
     outcome = run_sweep(plan, folder / "test", train=train, **options)
     left = outcome.left
     begun = sum(entry.begun for entry in left)
@@ -201,7 +201,7 @@ def drive(folder: Path) -> int:
     return 0
 
 
-def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
+def _drive_session(folder: Path, plan: Plan, train: Train, settings: dict[str, Any]) -> int:
     from orchestrator.commands import run, session
     from orchestrator.commands.start import run_plan
     from orchestrator.record.options import Options
@@ -210,9 +210,9 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
     session._prepare = lambda *_: None
     Options.restart = ["-m", "tests.orchestrator.stand_in", str(folder)]  # type: ignore[assignment,misc]
     session.drive = functools.partial(session.drive, train=train)
-    arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
-    arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
-    arguments += ["--storage", told["storage"]] if told["storage"] else []
+    arguments = [str(folder / "sweep.yaml"), "--tracking-uri", settings["tracking"] or f"sqlite:///{folder}/mlflow.db"]
+    arguments += ["--address", settings["address"]] if settings["address"] else ["--cpus", "2"]
+    arguments += ["--storage", settings["storage"]] if settings["storage"] else []
     run.run_file = lambda options, console: run_plan(plan, dataclasses.replace(options, resume=True), console)
     return main(arguments)
 
@@ -230,7 +230,7 @@ def kill_at_random(
         part: which of the kills are this call's, from 0; all of them if not given.
     """
     # Steps so long that there is work left at the last of twenty kills.
-    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
+    settings: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
     log, trials = folder / "log", plan_of(folder, "[0, 1, 2]", "[1, 2, 4, 8]", storage=str(folder)).trials
 
     def finished() -> dict[str, TrialResult]:
@@ -244,7 +244,7 @@ def kill_at_random(
     known = finished()
     for kill in part if part is not None else range(times):
         before = len(begun())
-        process = start_driver(folder, **told)
+        process = start_driver(folder, **settings)
         # A third of them while it starts, wherever that is; the others once it is at work.
         when = "it started" if kill % 3 == 0 else "its first trial began"
         moment = draw.uniform(1.0, 20.0) if kill % 3 == 0 else draw.uniform(0.0, 12.0)
@@ -266,7 +266,7 @@ def kill_at_random(
         yield f"{kill + 1}: {how} {moment:.1f} s after {when}, {len(now)} of 12 trials done"
     if not to_the_end:
         return
-    process = start_driver(folder, **told)
+    process = start_driver(folder, **settings)
     ended(process)
     scores = {key: {"score": 60.0 + rank + seed} for key, (rank, seed) in pairs.items()}
     assert {key: result.metrics for key, result in finished().items()} == scores

@@ -193,21 +193,21 @@ def taught(form: ChatForm, folder: Path, row: dict[str, Any]) -> list[tuple[str,
 
 
 CALLED = '<call>weather {"city": "Oslo"}</call><end>'
-ASKED, TOLD = "<s>[user]q</s>\n[assistant]", "[user]q<end>\n[assistant]"
+ASKED, USER_TURN = "<s>[user]q</s>\n[assistant]", "[user]q<end>\n[assistant]"
 BETWEEN, THOUGHT = "<s>[user]q</s>\n[tool]cold</s>\n[assistant]", "<think>so</think>a<end>"
-OFFERED, SAID = f"[tools]{json.dumps(TOOLS)}{TOLD}", [{"type": "text", "text": "q"}]
+OFFERED, SAID = f"[tools]{json.dumps(TOOLS)}{USER_TURN}", [{"type": "text", "text": "q"}]
 USE = {"role": "tool", "content": "cold", "tool_call_id": "c1"}
 
 
 @pytest.mark.parametrize(
     ("template", "talk", "more", "pairs"),
     [
-        (TOOL_TEMPLATE, USED, {}, [(TOLD, CALLED)]),
+        (TOOL_TEMPLATE, USED, {}, [(USER_TURN, CALLED)]),
         (TOOL_TEMPLATE, reply("", tool_calls=[AS_TEXT]), {}, [(None, CALLED)]),
         (DEFINED, reply("", tool_calls=[AS_TEXT]), {}, [(None, CALLED)]),
         (NEEDED, USED, {}, [(None, CALLED)]),
         (AS_JSON, reply("", tool_calls=[AS_TEXT]), {}, [(None, CALLED)]),
-        (TOOL_TEMPLATE, TALK, {}, [(None, CALLED), (f"{TOLD}{CALLED}\n[tool]cold(c1)<end>\n[assistant]", "Cold.<end>")]),
+        (TOOL_TEMPLATE, TALK, {}, [(None, CALLED), (f"{USER_TURN}{CALLED}\n[tool]cold(c1)<end>\n[assistant]", "Cold.<end>")]),
         (TOOL_TEMPLATE, reply(), {"tools": TOOLS}, [(OFFERED, "a<end>")]),
         (TOOL_TEMPLATE, reply(), {"tools": json.dumps(TOOLS)}, [(OFFERED, "a<end>")]),
         (TEMPLATE, [*turns("q"), USE | {"name": "w"}, *reply()[1:]], {}, [(BETWEEN, "a</s>")]),

@@ -1,4 +1,4 @@
-"""What an adapter becomes: merged weights beside every kind of head, a LoRA, a server's answers, and a folder with a card."""
+"""What an adapter becomes: merged weights with every kind of head, a LoRA, a server's answers, and a folder with a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of `orchestrator/deploy`: their structure, and the Slurm script beside a stub that refuses what Slurm refuses.
+"""The files of `orchestrator/deploy`: their structure, and the Slurm script with a stub that refuses what Slurm refuses.
 `test_slurm` runs it on a real one."""
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def calls(folder: Path) -> list[str]:
 
 
 def run(folder: Path, driver: str, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script beside a Slurm that may be broken by now."""
+    """Runs the script with a Slurm that may be broken by now."""
     env = (scheduler(folder, driver) if driver else {}) | environment
     return subprocess.run(["bash", SLURM, *flags], env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 

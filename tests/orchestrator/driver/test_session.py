@@ -203,11 +203,11 @@ def test_a_pipe_gets_plain_lines_and_failures_and_troubles_at_once(verbosity: st
     *lines, last = sweep.shown.splitlines()
     assert last.startswith("1/4 trainings done, 1 running, 1 failed")
     assert "score" not in last, "a reported score chooses nothing"
-    told = [
+    details = [
         f"finished: {HOSTILE} · glue/rte · seed 1: score 60.0",
         f"{HOSTILE} · glue/rte · seed 2: step 3/4, search score 66.6",
     ]
-    assert lines[2:] == (told if verbosity == "verbose" else [])
+    assert lines[2:] == (details if verbosity == "verbose" else [])
 
 
 def test_a_terminal_gets_a_block_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,18 +283,18 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     assert printed(lambda console: show_unsent(1, Path("my runs/x"), console)).endswith("craft-sweeps replay 'my runs/x'\n")
 
 
-ALIKE = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
+SAME_REASON = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
 
 
 @pytest.mark.parametrize(
     ("reasons", "running_since", "trouble"),
     [
-        (ALIKE[:-1], (), None),
-        (ALIKE, (), ALIKE[-1]),
-        ([*ALIKE[:-1], "no data", *ALIKE[:-1]], (), None),
-        ([*ALIKE[:-1], None, *ALIKE[:-1]], (), None),  # a trial trains
-        (ALIKE * 5, (0.5,), None),  # one that has run since before them may be on a machine that is well
-        (ALIKE * 5, (30.0,), ALIKE[-1]),
+        (SAME_REASON[:-1], (), None),
+        (SAME_REASON, (), SAME_REASON[-1]),
+        ([*SAME_REASON[:-1], "no data", *SAME_REASON[:-1]], (), None),
+        ([*SAME_REASON[:-1], None, *SAME_REASON[:-1]], (), None),  # a trial trains
+        (SAME_REASON * 5, (0.5,), None),  # one that has run since before them may be on a machine that is well
+        (SAME_REASON * 5, (30.0,), SAME_REASON[-1]),
     ],
 )
 def test_ten_alike_in_a_row_are_enough_and_the_reason_is_told(

@@ -72,9 +72,9 @@ def test_a_given_rate_wins_and_an_absent_one_is_the_methods(tmp_path: Path) -> N
     assert {value for (label, task), value in rates.items() if label.startswith("(IA)")} == {5e-2}
     assert rates["LoRA r8, q v", "toy/paraphrase"] == 7e-3
     assert rates["BitFit biases", "toy/paraphrase"] == rate("bitfit")  # the block's null is stronger than the file's task
-    alike = toy_plan(tmp_path, FILE.replace("task_training", "# "))
+    plan_without_tasks = toy_plan(tmp_path, FILE.replace("task_training", "# "))
     said = f"given none: LoRA {rate('lora')} to {rate('lora', rank=2)}, BitFit {rate('bitfit')}"
-    assert said in printed(lambda console: print_plan(alike, console, {}))
+    assert said in printed(lambda console: print_plan(plan_without_tasks, console, {}))
 
 
 def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: str, tmp_path: Path) -> None:

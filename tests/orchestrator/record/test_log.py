@@ -157,12 +157,12 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_written(tmp_
         "    print(n, flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as writer:
-        told = next(number for number in map(int, writer.stdout) if number == 40)
+        written = next(number for number in map(int, writer.stdout) if number == 40)
         writer.kill()
     Log(path).close()
     numbers = [event["n"] for event in events(path)]
     assert numbers == list(range(len(numbers)))
-    assert len(numbers) > told
+    assert len(numbers) > written
 
 
 def test_a_state_is_the_replay_of_its_log_and_is_read_on_from_where_it_ends(tmp_path: Path) -> None:

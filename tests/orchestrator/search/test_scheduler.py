@@ -23,14 +23,14 @@ def rule_of(grace: float = 1.0, factor: float = 3.0) -> Promotion:
     return Promotion({"score": "maximize", "adapter_bytes": "minimize"}, grace, factor)
 
 
-class Told(NamedTuple):
+class Arrival(NamedTuple):
     """A report at the only rung, of epoch 1."""
 
     candidate: Trial
     score: float
 
 
-def may_go_on(at: int, reports: list[Told], went: list[int], factor: float) -> bool:
+def may_go_on(at: int, reports: list[Arrival], went: list[int], factor: float) -> bool:
     """The definition, over all reports so far: whether the trial of a report may go on, after those at the places `went`."""
     one, group = reports[at], (reports[at].candidate.task, reports[at].candidate.seed)
     there = [place for place, other in enumerate(reports) if (other.candidate.task, other.candidate.seed) == group]
@@ -48,10 +48,10 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
     """Rivals are no larger adapters, on the same task with the same seed."""
     draw = random.Random(seed)
     factor = draw.choice([2.0, 3.0, 4.0])
-    rule, reports, went, later = rule_of(1.0, factor), list[Told](), list[int](), 0
+    rule, reports, went, later = rule_of(1.0, factor), list[Arrival](), list[int](), 0
     for number in range(60):
         candidate = one(f"c{number}", float(draw.randint(1, 4)), draw.choice(["rte", "mrpc"]), draw.choice([0, 0, 0, 1]))
-        reports.append(Told(candidate, float(draw.randint(0, 6))))
+        reports.append(Arrival(candidate, float(draw.randint(0, 6))))
         expected = may_go_on(number, reports, went, factor)
         assert rule.pauses(candidate, 1.0, reports[number].score) is not expected
         if expected:

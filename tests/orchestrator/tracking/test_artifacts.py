@@ -26,7 +26,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(artifacts, "PIECE", 600)
 
 
-def told(record: PastSweep, folder: Path) -> list[bytes]:
+def contents_of(record: PastSweep, folder: Path) -> list[bytes]:
     """All that a recorded sweep answers, but for the place that it was read from."""
     folder.mkdir()
     screen = io.StringIO()
@@ -49,12 +49,12 @@ def test_by_folder_by_name_and_without_the_folder(served: bool, uri: str, tmp_pa
         folder = tmp_path / "runs" / "demo"
         for part, _ in enumerate(story(folder)):
             mirror(folder, uri)
-            expected = told(find_sweep(str(folder)), tmp_path / f"folder-{part}")
-            assert told(find_sweep("demo", uri), tmp_path / f"store-{part}") == expected
+            expected = contents_of(find_sweep(str(folder)), tmp_path / f"folder-{part}")
+            assert contents_of(find_sweep("demo", uri), tmp_path / f"store-{part}") == expected
         shutil.rmtree(folder)
-        assert told(find_sweep("demo", uri), tmp_path / "after") == expected
+        assert contents_of(find_sweep("demo", uri), tmp_path / "after") == expected
         shutil.rmtree(tmp_path / "cache")
-        assert told(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
+        assert contents_of(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
 
 
 def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(

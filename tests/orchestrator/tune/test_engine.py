@@ -1,4 +1,4 @@
-"""What Tune asks and is told, without Ray: which jobs it gets, with which share, and how patient the driver is with silent
+"""What Tune asks for and gets, without Ray: which jobs it gets, with which share, and how patient the driver is with silent
 processes and with a Ray that does not start."""
 
 from __future__ import annotations

@@ -140,9 +140,9 @@ def test_a_fault_of_every_machine_ends_the_session_before_it_fails_every_trial(t
     assert "the hub did not give it" in (outcome.trouble or "")
     assert ENOUGH <= len(outcome.ended("failed")) <= ENOUGH + 2
     assert not outcome.ended("finished")
-    mended = session(tmp_path, plan, {})
-    assert mended.complete
-    assert len(mended.ended("finished")) == len(ranks)
+    last = session(tmp_path, plan, {})
+    assert last.complete
+    assert len(last.ended("finished")) == len(ranks)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One trial without Ray: every way a run can end becomes the right result, or goes on to whoever can try again. Processes that
+"""One trial without Ray: every way a run can end becomes the right result, or is passed to what can try again. Processes that
 die and hang are in `tune.test_runner`."""
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change
     result = outcome_of(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory."))).result
     assert (result.status, result.retryable, result.settled) == ("failed", True, False)
     assert len(emptied) == 2
-    for told in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):
-        assert told in (result.error or "")
+    for part in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):
+        assert part in (result.error or "")
 
 
 GUESSES = (

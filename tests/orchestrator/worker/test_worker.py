@@ -260,7 +260,7 @@ def test_other_code_on_the_worker_is_told_from_a_bad_trial(tmp_path: Path) -> No
 
 
 def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
-    """What it takes counts, to numpy and torch alike; a file of weights that is only mapped does not."""
+    """What it takes counts, in numpy and torch; a file of weights that is only mapped does not."""
     before, share, refused = resource.getrlimit(resource.RLIMIT_DATA), 512 * 2**20, list[Exception]()
     save_file({f"layer{number}": torch.full((share // 8,), float(number)) for number in range(3)}, tmp_path / "weights")
 
