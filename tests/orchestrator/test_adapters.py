@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 from mlflow.pyfunc import load_model
-from orchestrator.adapters.serving import Answerer
 from safetensors.numpy import load_file
 
 import craft
@@ -25,6 +24,7 @@ from craft.models.files import MINILM, resolve_model
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import write_merged
+from orchestrator.adapters.serving import Answerer
 from orchestrator.adapters.taking import Taken, cut_adapters, folders_of, how_to_load
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
