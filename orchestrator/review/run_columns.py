@@ -50,15 +50,12 @@ class Unclear(DataError):
 
     Args:
         questions: what is not certain, each with the changes of the call that would answer it.
-        commands: commands that come before the completed ones.
     """
 
-    def __init__(
-        self, rows: Rows, call: Call, questions: Mapping[str, Sequence[Mapping[str, Any]]], commands: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, rows: Rows, call: Call, questions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         combined = islice(product(*(answers or ({},) for answers in questions.values())), COMMANDS)
         calls = [replace(call, **{name: said for answer in answers for name, said in answer.items()}) for answers in combined]
-        commands = [*commands, *dict.fromkeys(each.command(rows.source) for each in calls if each != call)]
+        commands = list(dict.fromkeys(each.command(rows.source) for each in calls if each != call))
         lines = [f"{rows.source} is not judged yet:", *(f"  {question}" for question in questions)]
         lines += [f"Its columns: {list_some(list(rows.columns), 60)}", *(["Say it by"] if commands else [])]
         super().__init__("\n".join([*lines, *(f"  {line}" for line in commands)]))
@@ -148,14 +145,6 @@ def _snake(name: str) -> str:
 def state_of(cell: Any) -> str:
     """Returns a status as one word: `complete` of `TrialState.COMPLETE`."""
     return _snake(str(cell).rsplit(".", 1)[-1].lower())
-
-
-def joined(columns: Iterable[Column], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the number of the combination of values that each of `rows` has, from 0."""
-    numbers = np.zeros(len(rows), np.int64)
-    for column in columns:
-        numbers = np.unique(numbers * len(column.values) + column.codes[rows], return_inverse=True)[1]
-    return numbers
 
 
 def names_of(columns: Iterable[Column]) -> str:
@@ -329,7 +318,11 @@ def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any
     questions, size, places = dict[str, list[dict[str, Any]]](), columns.part("size"), np.flatnonzero(columns.finished)
 
     def groups(*chosen: Column) -> int:
-        return int(joined(chosen, places).max(initial=-1)) + 1
+        """Counts the combinations of values that the finished rows have."""
+        numbers = np.zeros(len(places), np.int64)
+        for column in chosen:
+            numbers = np.unique(numbers * len(column.values) + column.codes[places], return_inverse=True)[1]
+        return int(numbers.max(initial=-1)) + 1
 
     equal = [column for column in columns.free if groups(column) < 2]
     columns.leave(equal, "equal in all rows")

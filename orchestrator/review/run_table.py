@@ -11,15 +11,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from craft.results import EXAMPLES, METRIC
 from craft.scoring.predictions import credits_of
@@ -29,16 +27,15 @@ from orchestrator.plan.configuration import flatten, text
 from orchestrator.plan.trial import Status, Trial, TrialResult
 from orchestrator.record.events import SessionEnded, SessionStarted
 from orchestrator.record.state import Entry, State
-from orchestrator.results.front import SEEDS
-from orchestrator.results.metrics import P_ENOUGH, SIZE
+from orchestrator.results.metrics import SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.run_columns import Call, Columns, Unclear, joined, names_of, read_columns, state_of
-from orchestrator.review.terms import HIGHER, LOWER, PARTS, PROGRESS, RUN, RUN_NAMES, SHARES, STOPPED
+from orchestrator.review.run_columns import Call, Column, Columns, Unclear, names_of, read_columns, state_of
+from orchestrator.review.terms import HIGHER, PARTS, PROGRESS, RUN, RUN_NAMES, SHARES, STOPPED
 from orchestrator.review.trials_file import OF_TRIAL, read_trials
 
-LARGE, BLOCKS, MOST = 100_000, 50, 20_000
-"""From so many trainings on, each configuration has at most BLOCKS means of seeds in their place; the most configurations."""
+MOST = 20_000
+"""The most configurations."""
 UNNAMED = "task"
 MISFIT = 0.51
 """By so many points a score that was rounded may differ from the mean of its answers."""
@@ -70,19 +67,16 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
         _refuse_wide(rows, call)
         columns = read_columns(rows, call)
         factor, facts = _scaled(rows, columns)
-        kept, parts, lacks = _trainings(rows, columns, call)
-        trainings = _pooled(kept, parts, factor * columns.parts["score"][0].numbers, columns.finished)
+        trainings, lacks = _trainings(rows, columns, call)
         folder = source.parent if isinstance(source, Path) else Path()
         entries, read = _entries(rows, columns, trainings, factor, facts, folder), columns.sentences
         read[0] += ", shown times 100" if abs(factor) > 1 else ""
-        if len(kept) > len(entries):
-            lacks.append(f"{len(kept):,} trainings: each score is a mean over a block of seeds")
         objectives = {name: side for name, side in objectives.items() if name == "score" or columns.part("size")}
         lacks += _lacks(columns)
     if not any(entry.finished for entry in entries):
         raise DataError(f"{rows.source}: no row has a score")
     record = _record(rows.source, [*entries, *_missing(entries)], objectives).with_within(within)
-    return RunTable(record, read, [*lacks, *_few_seeds(record)])
+    return RunTable(record, read, lacks)
 
 
 def rows_of(frame: Any) -> Rows:
@@ -104,121 +98,76 @@ def _cleaned(rows: Rows) -> Rows:
     return Rows(rows.source, cells, [rows.number(place) for place in places] if parents else rows.lines)
 
 
-def _reshaped(rows: Rows, code: str, *calls: Call) -> list[str]:
-    """Returns the commands that write a table of another shape, by `code` for the DataFrame `t`, and judge it."""
-    path = Path(rows.source)
-    kinds = {".jsonl": "json({0!r}, lines=True)", ".json": "json({0!r})", ".parquet": "parquet({0!r})"}
-    read = kinds.get(path.suffix.lower(), "csv({0!r}, sep=None, engine='python')").format(rows.source)
-    to = str(path.with_name(f"{path.stem}-rows.csv"))
-    program = f"import pandas as pd; t = pd.read_{read}; {code}.to_csv({to!r}, index=False)"
-    return [f"python -c {shlex.quote(program)}", *(call.command(to) for call in calls)]
-
-
-def _sides(call: Call, score: str) -> list[Call]:
-    sure = score in HIGHER + LOWER or call.minimize is not None
-    return [call] if sure else [replace(call, score=score, minimize=side) for side in (False, True)]
-
-
 def _refuse_wide(rows: Rows, call: Call) -> None:
-    """Refuses tables whose seeds are columns, or that have means with their spread, with the commands that reshape them."""
+    """Refuses tables whose seeds are columns, whose scores are rows, or that have means with their spread."""
+    named, question = {name.lower(): name for name in rows.columns}, ""
     numbered = [match for name in rows.columns if (match := SEED_COLUMN.fullmatch(name))]
     wide = [match[0] for match in numbered if match[1] == numbered[0][1]]
-    others = [name for name in rows.columns if not SEED_COLUMN.fullmatch(name)]
+    long = next((named[name] for name in ("metric", "metric_name", "measure") if name in named), None)
     if len(wide) > 1:
-        score = numbered[0][1] or "score"
-        code = f"t.melt({others}, {wide}, 'seed', {score!r}).assign(seed=lambda t: t.seed.str.extract(r'(\\d+)$')[0])"
-        raise Unclear(rows, call, {f"{', '.join(wide)}: a row is one training, with its seed in a column": []},
-                      _reshaped(rows, code, *_sides(call, score)))  # fmt: skip
-    long = next((name for name in rows.columns if name.lower() in ("metric", "metric_name", "measure")), None)
-    value = next((name for name in rows.columns if name.lower() in ("value", "metric_value")), None)
-    if long and value and call.score is None and len({*rows.columns[long]}) > 1:
-        index = [name for name in rows.columns if name not in (long, value)]
-        code = f"t.pivot(index={index}, columns={long!r}, values={value!r}).reset_index()"
-        raise Unclear(rows, call, {f"{long}: a row is one training, with a column for each score": []},
-                      _reshaped(rows, code, call))  # fmt: skip
-    for match in filter(None, map(SPREAD_COLUMN.fullmatch, rows.columns)):
-        means = [name for name in (f"{match[1]}_mean", f"mean_{match[1]}", match[1] or "mean") if name in rows.columns]
-        count = next((name for name in rows.columns if name.lower() in ("n", "seeds", "n_seeds", "num_seeds", "runs")), None)
-        if not means or call.by or "seed" in rows.columns:
-            continue
-        score, n = match[1] or "score", f"r[{count!r}]"
-        spread = f"r[{match[0]!r}] * (r.groupby(level=0).cumcount() - ({n} - 1) / 2) / ({n} * ({n} + 1) / 12) ** .5"
-        code = (
-            f"(r := t.loc[t.index.repeat(t[{count!r}])]).drop(columns={[means[0], match[0], count]})"
-            f".assign(**{{{score!r}: r[{means[0]!r}] + {spread}}})"
-        )
-        commands = _reshaped(rows, code, *_sides(replace(call, independent=True), score)) if count else []
-        needs = "" if count else "; it needs a column n with the number of seeds"
-        raise Unclear(rows, call, {f"{means[0]}, {match[0]}: a row is one training, and no mean of some{needs}": []}, commands)
+        question = f"{', '.join(wide)}: a row is one training, with its seed in a column; `DataFrame.melt` makes such rows"
+    elif long and named.keys() & {"value", "metric_value"} and call.score is None and len({*rows.columns[long]}) > 1:
+        question = f"{long}: a row is one training, with a column for each score; `DataFrame.pivot` makes such rows"
+    elif not call.by and "seed" not in rows.columns:
+        for match in filter(None, map(SPREAD_COLUMN.fullmatch, rows.columns)):
+            means = [name for name in (f"{match[1]}_mean", f"mean_{match[1]}", match[1] or "mean") if name in rows.columns]
+            if means:
+                question = f"{means[0]}, {match[0]}: a row is one training, and no mean of some; give those that it is of"
+    if question:
+        raise Unclear(rows, call, {question: []})
 
 
-def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Returns the row of each training and, for all rows, configuration, task and seed as numbers `(3, rows)`; and sentences on
-    rows that are left out.
-    """
-    if call.independent and columns.parts["task"]:
+Training = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+"""The values of a training's settings, of its task, and of what repeats it."""
+
+
+def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[dict[Training, int], list[str]]:
+    """Returns the row of each training, one that has finished if there is one, and sentences on rows that are left out."""
+    settings, tasks, seeds, score = (columns.parts[part] for part in ("settings", "task", "seed", "score"))
+    if call.independent and tasks:
         raise DataError(f"{rows.source}: --independent: trainings on several tasks need a seed that says which belong together")
-    every, seeds, score = np.arange(len(rows)), columns.parts["seed"], columns.parts["score"][0].codes
     run = [column for column in columns.every.values() if column.last in RUN][:1]
-    same = run or [column for column in columns.every.values() if column.last not in ("index", "number", "row", "unnamed_0")]
-    equal = joined(seeds or same, every)
-    repeat = (joined(run, every) if run else every) if call.independent else equal if seeds else equal * 0
-    parts = np.array([joined(columns.parts["settings"], every), joined(columns.parts["task"], every), repeat])
-    settings = [column.filled for column in columns.parts["settings"]] or [~columns.finished]
-    named = [every >= 0, *(column.numbers % 1 == 0 for column in seeds), *(column.filled for column in columns.parts["task"])]
-    usable = columns.finished | (np.any(settings, axis=0) & np.all(named, axis=0))
-    key = np.unique(parts, axis=1, return_inverse=True)[1].ravel()
-    order = np.lexsort((every, ~columns.finished, key))
-    order = order[usable[order]]
-    again = np.diff(key[order], prepend=-1) == 0
-    first = order[~again][np.cumsum(~again) - 1]
-    twins = again & columns.finished[order]
-    clash = np.flatnonzero(twins & ((score[order] != score[first]) | (equal[order] != equal[first])))
-    if clash.size:
-        place = min(clash.tolist(), key=lambda at: order[at])
-        raise _clash(rows, columns, call, int(first[place]), int(order[place]))
+    same = seeds or run or [each for each in columns.every.values() if each.last not in ("index", "number", "row", "unnamed_0")]
     left = {
-        "attempts of finished trainings": (again & ~twins).sum(),
-        "rows of a training that is there": twins.sum(),
-        "failed rows without settings, seed or task": (~usable).sum(),
+        "attempts of finished trainings": 0,
+        "rows of a training that is there": 0,
+        "failed rows without settings, seed or task": 0,
     }
-    return np.sort(order[~again]), parts, [f"Left out: {count} {what}" for what, count in left.items() if count]
+    (attempts, repeated, bare), kept = left, dict[Training, int]()
 
+    def values(chosen: Sequence[Column], row: int) -> tuple[Any, ...]:
+        return tuple(column.cell(row) for column in chosen)
 
-def _pooled(kept: NDArray[np.int64], parts: NDArray[np.int64], points: NDArray[np.float64], finished: NDArray[np.bool_]) -> Any:
-    """Returns `kept` with configuration, task, seed and points of each. Of very many trainings, those of a configuration and
-    task are means over the seeds of a block, drawn by lot: their spread says the same of the mean over all."""
-    configuration, task, seed = parts[:, kept]
-    if len(kept) < LARGE:
-        return kept, configuration, task, seed, points[kept]
-    blocks = max(3, min(BLOCKS, LARGE // len(np.unique(configuration))))
-    seed = np.random.default_rng(0).permutation(seed.max() + 1)[seed] % blocks
-    groups = np.array([configuration, task, seed, finished[kept]])
-    _, place, of = np.unique(groups, axis=1, return_index=True, return_inverse=True)
-    means = np.bincount(of.ravel(), np.nan_to_num(points[kept])) / np.bincount(of.ravel())
-    return kept[place], configuration[place], task[place], seed[place], means
+    for row in np.argsort(~columns.finished, kind="stable").tolist():
+        finished, chosen, task, seed = columns.finished[row], *(values(part, row) for part in (settings, tasks, seeds))
+        named = None not in task and all(isinstance(cell, int | float) and cell % 1 == 0 for cell in seed)
+        if not finished and not (named and (not chosen or {*chosen} != {None})):
+            left[bare] += 1
+            continue
+        first = kept.setdefault((chosen, task, (values(run, row) or (row,)) if call.independent else seed), row)
+        if first != row and finished and (values(score, row), values(same, row)) != (values(score, first), values(same, first)):
+            raise _clash(rows, columns, call, first, row)
+        left[repeated if finished else attempts] += first != row
+    return kept, [f"Left out: {count} {what}" for what, count in left.items() if count]
 
 
 def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Unclear:
     """Returns the refusal of two rows of one configuration, task and seed, with what may distinguish them."""
     differ = [column for column in columns.every.values() if column.codes[first] != column.codes[row]]
-    steps = [column for column in differ if column.last in PROGRESS]
-    two_runs = any(column.last in RUN_NAMES for column in differ)
+    steps = [column.name for column in differ if column.last in PROGRESS]
     free = [column for column in differ if columns.left_out.get(column.name) in ("not in --by", "--ignore")]
     seeds = columns.parts["seed"]
-    keys = [column.name for part in ("settings", "task", "seed") for column in columns.parts[part]]
-    last = f"t{f'.sort_values({steps[0].name!r})' if steps else ''}.drop_duplicates({keys}, keep='last')"
-    where = f"{rows.place(row)} and line {rows.number(first)}"
     answers: list[dict[str, Any]] = [{"seed": names_of([*seeds, column])} for column in free if column.whole]
     answers += [{"by": names_of([*columns.parts["settings"], column])} for column in free]
-    if steps and not two_runs:
-        why = f"differ in {steps[0].name}: they are one training, of which the last row counts"
-        return Unclear(rows, call, {f"{where} {why}": []}, _reshaped(rows, last, call))
-    if not seeds:
-        why = "repeat a configuration without a seed: are they independent trainings?"
-        return Unclear(rows, call, {f"{where} {why}": [*answers, {"independent": True}]})
-    why = "have equal settings and seed, and other scores: what distinguishes them, or does the last count?"
-    return Unclear(rows, call, {f"{where} {why}": answers}, [] if answers else _reshaped(rows, last, call))
+    if steps and not any(column.last in RUN_NAMES for column in differ):
+        question = f"differ in {steps[0]}: they are one training, of which the last row counts; leave the others out"
+        answers = []
+    elif not seeds:
+        question = "repeat a configuration without a seed: are they independent trainings?"
+        answers.append({"independent": True})
+    else:
+        question = "have equal settings and seed, and other scores: what distinguishes them? Of repeated rows leave one"
+    return Unclear(rows, call, {f"{rows.place(row)} and line {rows.number(first)} {question}": answers})
 
 
 def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
@@ -255,13 +204,13 @@ def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
     }
 
 
-def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-    """Returns settings and label of each configuration, from its first row. Numbers have three digits if these distinguish."""
-    chosen = columns.parts["settings"]
-    titles = [column.title if [c.title for c in chosen].count(column.title) < 2 else column.name for column in chosen]
+def _labels(columns: Columns, chosen: Iterable[tuple[Any, ...]]) -> tuple[dict[Any, dict[str, Any]], dict[Any, str]]:
+    """Returns the settings and the label of each configuration by the values of its settings. Numbers have three digits if
+    these distinguish."""
+    titles = [column.title for column in columns.parts["settings"]]
+    titles = [column.title if titles.count(column.title) < 2 else column.name for column in columns.parts["settings"]]
     settings = {
-        key: {title: value for title, column in zip(titles, chosen, strict=True) if (value := column.cell(row)) is not None}
-        for key, row in firsts.items()
+        values: {title: value for title, value in zip(titles, values, strict=True) if value is not None} for values in chosen
     }
 
     def label(values: Mapping[str, Any], digits: int) -> str:
@@ -278,45 +227,42 @@ def _labels(columns: Columns, firsts: Mapping[int, int]) -> tuple[dict[int, dict
 
 
 def _entries(
-    rows: Rows, columns: Columns, trainings: Sequence[NDArray[Any]], factor: float, facts: Mapping[str, Any], folder: Path
+    rows: Rows, columns: Columns, trainings: Mapping[Training, int], factor: float, facts: Mapping[str, Any], folder: Path
 ) -> list[Entry]:
-    of = dict(zip(trainings[1][::-1].tolist(), trainings[0][::-1].tolist(), strict=True))
-    if len(of) > MOST:
+    settings, labels = _labels(columns, dict.fromkeys(chosen for chosen, _, _ in trainings))
+    if len(settings) > MOST:
         raise DataError(
-            f"{rows.source}: {len(of):,} configurations, and at most {MOST:,} are compared; --by names fewer settings"
+            f"{rows.source}: {len(settings):,} configurations, and at most {MOST:,} are compared; --by names fewer settings"
         )
-    settings, labels = _labels(columns, of)
     ids = {key: hashlib.sha256(repr(values).encode()).hexdigest()[:10] for key, values in settings.items()}
-    (score,), entries, lengths = columns.parts["score"], list[Entry](), dict[tuple[str, float], str]()
+    (score,), entries, lengths = columns.parts["score"], list[Entry](), dict[str, tuple[float, str]]()
     task, examples, answers, status = map(columns.part, ("task", "examples", "answers", "status"))
     sizes, times = (
         np.nan_to_num(column.numbers).tolist() if (column := columns.part(part)) else [0.0] * len(rows)
         for part in ("size", "seconds")
     )
-    seeds = columns.parts["seed"] if len(trainings[0]) < LARGE else []
-    for row, key, _, number, points in zip(*(values.tolist() for values in trainings), strict=True):
+    seeds, scores, repeats = columns.parts["seed"], (factor * score.numbers).tolist(), dict[tuple[Any, ...], int]()
+    for (key, _, repeat), row in sorted(trainings.items(), key=lambda training: training[1]):
+        number = repeats.setdefault(repeat, len(repeats))
         seed = int(seeds[0].cell(row)) if len(seeds) == 1 else number
         trial = Trial(f"row{row}", ids[key], labels[key], "", str(task.cell(row)) if task else UNNAMED, seed, "", settings[key])
         counts = {SIZE: sizes[row]}
         if columns.finished[row]:
             scored = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
-            metrics = {"score": points}
-            if answers and answers.cell(row):
-                scored, error = _answers(rows.place(row), folder / str(answers.cell(row)), factor, points)
+            metrics = {"score": scores[row]}
+            if answers and (file := answers.cell(row)):
+                scored, error = _answers(rows.place(row), folder / str(file), factor, scores[row])
                 metrics |= {} if score.metric in SHARES else {f"{facts[METRIC]}_error": error}
-                lengths.setdefault((trial.task, scored[EXAMPLES]), str(answers.cell(row)))
+                length, first = lengths.setdefault(trial.task, (scored[EXAMPLES], str(file)))
+                if length != scored[EXAMPLES]:
+                    numbers = f"{first} has {length:g} answers, {file} {scored[EXAMPLES]:g}"
+                    raise DataError(f"{rows.source}: {numbers}; each is of the same examples")
             result = TrialResult(trial.key, "finished", metrics, counts, seconds=times[row], facts={**facts, **scored})
         else:
             state = str(status.cell(row) if status else "")
             ended: Status = "stopped" if state_of(state) in STOPPED else "failed"
             result = TrialResult(trial.key, ended, {}, counts, error=state.lower())
         entries.append(Entry(trial, result, "ended", begun=True))
-    for (name, length), file in lengths.items():
-        if others := {other: file for (task_name, other), file in lengths.items() if task_name == name and other != length}:
-            other, elsewhere = next(iter(others.items()))
-            raise DataError(
-                f"{rows.source}: {file} has {length:g} answers, {elsewhere} {other:g}; each is of the same examples"
-            )
     # Probabilities come from draws, which follow the order of configurations, and that of the rows means nothing.
     return sorted(entries, key=lambda entry: (entry.result.counts[SIZE] if entry.result else 0.0, entry.trial.label))
 
@@ -373,12 +319,3 @@ def _lacks(columns: Columns) -> Iterator[str]:
         yield f"The number of scored examples is not used: it gives intervals to {', '.join(SHARES[:2])} and to no other score"
     elif not (columns.part("examples") or columns.part("answers")) and share:
         yield f"No number of scored examples: with a column {PARTS['examples'][0][0]}, intervals would be over examples, too"
-
-
-def _few_seeds(record: PastSweep) -> Iterator[str]:
-    seeds = [summary.score.n for summary in record.summaries if summary.complete]
-    if single := sum(row.score.n == 1 and P_ENOUGH not in row.counts for row in record.summaries if row.complete):
-        few = "No seeds" if single == len(seeds) else f"No further seeds of {single} of {len(seeds)} configurations"
-        yield f"{few}: with one number a configuration no probability can be given; two more seeds of each would give them"
-    elif min(seeds, default=SEEDS) < SEEDS:
-        yield f"Some have {min(seeds)} of the {SEEDS} seeds from which on a configuration is called enough"

@@ -285,7 +285,6 @@ def test_a_loss_is_judged_by_its_lowest(tmp_path: Path, sweep: PastSweep) -> Non
 def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> None:
     one = [row for row in plain_rows() if row["seed"] == 0]
     table = judge(one)
-    assert table.lacks[-1].startswith("No seeds: with one number a configuration no probability can be given")
     assert (table.record.answer.kind, table.record.answer.p_better) == ("one seed", None)
     bare = [{"method": f"s{r}", "accuracy": v} for r, _, v in trainings()]
     with pytest.raises(DataError, match="line 3 and line 2 repeat a configuration without a seed"):
@@ -297,7 +296,7 @@ def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> No
     assert "parameters" not in table.record.answer.text
     counted = judge([row | {"eval_samples": 400} for row in one])
     assert all(row.score.low < row.score.mean < row.score.high for row in counted.record.summaries)
-    assert len(counted.lacks) == 1
+    assert counted.lacks == []
     reward = judge([{"rank": r, "seed": s, "reward": 2 * v, "eval_samples": 500} for r, s, v in trainings()])
     assert all(row.sampling == (0, 0) for row in reward.record.summaries), "it is no share of right rows"
     assert "The number of scored examples is not used" in " ".join(reward.lacks)
@@ -326,26 +325,10 @@ def test_two_are_compared_with_an_interval_no_narrower_than_the_rounding(tmp_pat
     assert all(row.score.half >= 0.5 for row in read_lines(tmp_path, equal).record.summaries)
 
 
-def test_very_many_seeds_are_judged_by_blocks_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The means are the same, and the intervals nearly; the order of rows does not matter."""
-    random = np.random.default_rng(0)
-    rows = [
-        {"rank": rank, "seed": seed, "accuracy": level + 0.01 * noise, "params": 100 * rank}
-        for rank, level in ((1, 0.7), (2, 0.72))
-        for seed, noise in enumerate(random.standard_normal(1000))
-    ]
-    exact = judge(rows).record.summaries
-    monkeypatch.setattr(run_table, "LARGE", 1000)
-    for order in (rows, sorted(rows, key=lambda row: row["accuracy"])):
-        judgement = judge(order)
-        assert judgement.lacks[0] == "2,000 trainings: each score is a mean over a block of seeds"
-        for pooled, whole in zip(judgement.record.summaries, exact, strict=True):
-            assert pooled.finished == run_table.BLOCKS
-            assert pooled.score.mean == pytest.approx(whole.score.mean)
-            assert pooled.score.half == pytest.approx(whole.score.half, rel=0.25)
+def test_more_configurations_than_can_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_table, "MOST", 1)
-    with pytest.raises(DataError, match="2 configurations, and at most 1 are compared"):
-        judge(rows)
+    with pytest.raises(DataError, match="4 configurations, and at most 1 are compared"):
+        judge(plain_rows())
 
 
 def test_a_rank_may_be_the_size_and_a_setting() -> None:
