@@ -10,28 +10,35 @@ different things (another model, protocol or other data) are not compared.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 from pydantic import Field, InstanceOf
 from rich.console import Console
 
+from craft.scoring.predictions import Prediction
+from craft.words import list_some, plural
 from orchestrator.results.intervals import Comparison, compare
 from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.metrics import SIZE, full_label, sized
 from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.report import Count, Estimate, Number, Part, Report
 from orchestrator.results.summary import Entry, Summary
+from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import metric_column
-from orchestrator.review.mistakes import show_differing
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.tools.filling import write_table
 
 Spreads = Mapping[str, tuple[float, float]]
 """`orchestrator.results.probabilities.spreads` of a sweep."""
+ROWS_SHOWN = 5
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 
@@ -46,8 +53,7 @@ class SidePart(Part):
     trainable_parameters: Count = Field(description="Trainable parameters of the adapter, without the task head.")
     score: Estimate = Field(description="Its reported score, in points, over all of its own tasks and seeds.")
     record: InstanceOf[PastSweep] = Field(exclude=True, description="Its sweep.")
-    summary: InstanceOf[Summary] = Field(exclude=True, description="The configuration.")
-    scores: Mapping[tuple[str, int], float] = Field(exclude=True, description="What is compared, by task and seed.")
+    summary: InstanceOf[Summary] = Field(exclude=True, description="The configuration; `scores` are what is compared.")
 
     @property
     def name(self) -> str:
@@ -95,7 +101,10 @@ def compare_sweeps(
         raise ValueError(
             "\n  ".join([f"{names[0]} and {names[1]} do not compare, their scores mean different things:", *unlike])
         )
-    comparison = _compare(sides, metric)
+    spread_of = [partial(spreads, side.record.summaries if metric == "score" else ()) for side in sides]
+    spread_of = spread_of[:1] if first.where == second.where else spread_of
+    compare_on = partial(compare_summaries, sides[0].summary, sides[1].summary, spread_of)
+    comparison = compare_on()
     if not comparison.difference.n:
         raise NothingMeets(_nothing_shared(metric, *sides))
     return CompareReport(
@@ -105,7 +114,7 @@ def compare_sweeps(
         difference=Estimate.of(comparison.difference),
         higher=comparison.higher,
         over=comparison.over,
-        tasks={task: Estimate.of(_compare(sides, metric, task).difference) for task in comparison.tasks},
+        tasks={task: Estimate.of(compare_on(task).difference) for task in comparison.tasks},
         p_value=comparison.p,
         sentence=comparison.sentence(names[0], names[1], "points" if metric == "score" else metric),
         advice=_advice(comparison),
@@ -121,24 +130,12 @@ def show_comparison(compared: CompareReport, console: Console, rows: Path | None
         console.print(f"  {task}: {gap.value:+.2f} ({ends})")
     if compared.advice:
         console.print(compared.advice)
-    sides = compared.first, compared.second
-    for side in sides:
+    for side in (compared.first, compared.second):
         score = metric_column("score").text(side.summary)
         console.print(f"{side.name}{sized(side.summary)}: {side.reason}; score {score}")
     for warning in compared.warnings:
         console.print(warning)
-    first, second = ((side.name, side.record, side.entries) for side in sides)
-    show_differing(first, second, rows, console)
-
-
-def _compare(sides: tuple[SidePart, SidePart], metric: str, task: str | None = None) -> Comparison:
-    first, second = sides
-    if metric != "score":
-        scores = [{key: score for key, score in side.scores.items() if task in (None, key[0])} for side in sides]
-        return compare(scores[0], scores[1], rounding=max(side.summary.rounding for side in sides))
-    spread_of = [partial(spreads, side.record.summaries) for side in sides]
-    one_sweep = first.record.where == second.record.where
-    return compare_summaries(first.summary, second.summary, spread_of[:1] if one_sweep else spread_of, task)
+    show_differing(compared.first, compared.second, rows, console)
 
 
 def compare_summaries(
@@ -186,7 +183,9 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> SidePart:
         raise ValueError(f"{record.name}: {str(error).replace('--pick', flag)}") from error
     summary = chosen.summary
     finished = [(entry.trial, result.metrics) for entry in record.trials(summary.configuration) if (result := entry.finished)]
-    scores = {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
+    if metric != "score":  # what is known of the luck of scores does not hold for it
+        scores = {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
+        summary = replace(summary, scores=scores, credits={}, tuning=Tuning())
     return SidePart.fill(
         summary,
         sweep=record.name,
@@ -196,7 +195,6 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> SidePart:
         score=Estimate.of(summary.score),
         record=record,
         summary=summary,
-        scores=summary.scores if metric == "score" else scores,
     )
 
 
@@ -230,7 +228,76 @@ def _warnings(comparison: Comparison, *sides: SidePart) -> Iterator[str]:
 
 def _nothing_shared(metric: str, *sides: SidePart) -> str:
     def keys(side: SidePart) -> str:
-        return ", ".join(f"{task} seed {seed}" for task, seed in sorted(side.scores)[:6]) or f"none with {metric}"
+        return ", ".join(f"{task} seed {seed}" for task, seed in sorted(side.summary.scores)[:6]) or f"none with {metric}"
 
     names, held = [side.name for side in sides], [f"{side.record.name} has {keys(side)}" for side in sides]
     return f"nothing to compare: {names[0]} and {names[1]} share no finished task and seed. {'; '.join(held)}"
+
+
+def worth(line: Prediction) -> float:
+    """Returns 1 for a right answer and 0 for a wrong one; for a value, minus its error."""
+    return float(line["right"]) if "right" in line else -abs(line["answer"] - line["label"])
+
+
+def differing(first: Sequence[Sequence[Prediction]], second: Sequence[Sequence[Prediction]]) -> list[tuple[int, float]]:
+    """Compares two sides row by row.
+
+    Args:
+        first: the lines of each trial of the first side; all trials have the same rows in the same order.
+
+    Returns:
+        The places of rows that differ, largest difference first: the first side's mean `worth` minus the second's.
+    """
+    if len({tuple((line["row"], line["label"]) for line in lines) for lines in (*first, *second)}) > 1:
+        raise ValueError("the trials were scored on different rows")
+    means = [[sum(map(worth, row)) / len(row) for row in zip(*side, strict=True)] for side in (first, second)]
+    gaps = [(place, a - b) for place, (a, b) in enumerate(zip(*means, strict=True)) if a != b]
+    return sorted(gaps, key=lambda gap: -abs(gap[1]))
+
+
+def show_differing(first: SidePart, second: SidePart, file: Path | None, console: Console) -> None:
+    """Prints for each task which rows each side answers better over the seeds that both have; writes them all to `file`."""
+    names = [first.name, second.name if second.name != first.name else f"{second.name}, the second"]
+    rows = list(_rows(first, second))
+    for (place, total), group in itertools.groupby(rows, key=lambda row: row[:2]):
+        gaps = [(gap, lines[0]["row"]) for _, _, gap, *lines in group]
+        better = [[row for gap, row in gaps if gap > 0], [row for gap, row in gaps if gap < 0]]
+        sides = [
+            f"{name} is better on {plural(len(side), 'row')} {list_some([*map(str, side)], ROWS_SHOWN)}"
+            for name, side in zip(names, better, strict=True)
+            if side
+        ]
+        console.print(f"{place}: {len(gaps)} of {total:,} rows differ; {'; '.join(sides)}.", markup=False, soft_wrap=True)
+    if file is not None:
+        columns = ["task", "row", "label", *names, "difference", "text", "text_pair"]
+        table = []
+        for place, _, gap, *lines in rows:
+            line = lines[0] | lines[1] | {"task": place, "difference": gap}
+            line |= {name: each["answer"] for name, each in zip(names, lines, strict=True)}
+            table.append({name: line.get(name) for name in columns})
+        write_table(file, table, columns)
+        console.print(f"{len(rows)} rows written to {file}", markup=False, soft_wrap=True)
+
+
+def _rows(*sides: SidePart) -> Iterator[tuple[Any, ...]]:
+    """Yields task and split, the number of rows there, `differing`'s gap, and a line of each side."""
+    keys = [{(entry.trial.task, entry.trial.seed): entry.key for entry in side.entries if entry.finished} for side in sides]
+    shared = sorted(keys[0].keys() & keys[1].keys())
+    for task, group in itertools.groupby(shared, key=lambda key: key[0]):
+        seeds = list(group)
+        with TemporaryDirectory() as scratch:
+            answers = [
+                [side.record.predictions(trial_keys[key], Path(scratch) / str(at) / trial_keys[key]) for key in seeds]
+                for at, (side, trial_keys) in enumerate(zip(sides, keys, strict=True))
+            ]
+        splits = [set(answer) for side in answers for answer in side]
+        for split in sorted(set.intersection(*splits)):
+            first, second = ([answer[split] for answer in side] for side in answers)
+            if all("answer" in line for line in first[0]):
+                place = task if split == "reported" else f"{task} ({split})"
+                for row, gap in differing(first, second):
+                    yield place, len(first[0]), gap, _with_texts(first, row), _with_texts(second, row)
+
+
+def _with_texts(trials: Sequence[Sequence[Prediction]], row: int) -> Prediction:
+    return {**{name: lines[row][name] for lines in trials for name in lines[row] if name.startswith("text")}, **trials[0][row]}

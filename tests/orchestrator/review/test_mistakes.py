@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from craft.scoring.predictions import Prediction
-from orchestrator.review.mistakes import differing, mistakes_page
+from orchestrator.review.comparing import differing
+from orchestrator.review.mistakes import mistakes_page
 
 
 def classes(labels: str, answers: str) -> list[Prediction]:
