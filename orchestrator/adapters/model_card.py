@@ -24,6 +24,7 @@ from craft import TUNERS
 from craft.models.files import base_name, is_gguf
 from craft.results import MODEL_DIGEST, name_score
 from craft.tasks.prompts import PROMPTS
+from orchestrator.adapters.merging import reads_pairs
 from orchestrator.plan.configuration import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, full_label, number
@@ -102,12 +103,7 @@ class Taken:
 
 
 def model_card(
-    origin: Taken,
-    record: Mapping[str, Any],
-    *,
-    pair: bool,
-    merged: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    origin: Taken, record: Mapping[str, Any], merged: str | None = None, config: Mapping[str, Any] | None = None
 ) -> str:
     spec, summary, result = record["spec"], origin.summary, origin.entry.result
     base, gguf = base_name(str(spec["model"])), is_gguf(str(spec["model"]))
@@ -121,8 +117,8 @@ def model_card(
         title=full_label(summary),
         kind="A fine-tuned" if merged else f"An adapter ({summary.method}) of",
         is_local=base != spec["model"],
-        by_peft=None if merged or config is None or gguf else loading(record, "peft", pair=pair, config=config),
-        ours=loading(record, "transformers" if merged else "craft", pair=pair),
+        by_peft=None if merged or config is None or gguf else loading(record, "peft", config=config),
+        ours=loading(record, "transformers" if merged else "craft"),
         gguf=gguf and record["facts"].get(MODEL_DIGEST),
         commands="\n".join(served_by(record, config, merged=merged is not None)),
         score=f"score ({summary.metric})" if " of " in summary.metric else "score",
@@ -156,8 +152,6 @@ def _card_data(origin: Taken, record: Mapping[str, Any], merged: bool) -> ModelC
 def loading(
     record: Mapping[str, Any],
     by: Literal["craft", "peft", "transformers"],
-    *,
-    pair: bool,
     folder: str = ".",
     config: Mapping[str, Any] | None = None,
 ) -> str:
@@ -169,7 +163,7 @@ def loading(
     return template.render(
         record=record,
         by=by,
-        pair=pair,
+        pair=reads_pairs(record),
         kind=kind,
         text=json.dumps(prompt.for_evaluation("a question") if prompt else "a text"),
         auto="AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification",

@@ -93,58 +93,52 @@ def take_adapters(
 
 def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form, base: str) -> Taken:
     """Writes one adapter in its form with its model card to `taken.folder`; returns it with a sentence on what was written."""
-    source = record.adapter(adapter.entry.key, scratch)
+    source, folder = record.adapter(adapter.entry.key, scratch), adapter.folder
     run, merged = read_run(source), None
-    adapter.folder.mkdir(parents=True)
+    trained = f"{run['counts']['trainable_parameters']:,.0f} parameters, {_bytes(source)}"
+    folder.mkdir(parents=True)
     if form == "merged":
-        merged = write_merged(source, adapter.folder, base)
+        merged = write_merged(source, folder, base)
+        written = f"a full model, {_numbers(folder)}; the adapter that is merged into it has {trained}"
     elif form == "lora":
-        write_as_lora(source, adapter.folder, base)
+        write_as_lora(source, folder, base)
+        lora = f"a LoRA of rank {(peft_config(folder) or {})['r']} with the same change of weights, {_numbers(folder)}"
+        written = f"{lora}; the {run['spec']['method']} adapter has {trained}"
     else:
         # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
-        shutil.copytree(source, adapter.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
-    adapter = replace(adapter, reasons=(*adapter.reasons, describe_form(source, adapter.folder, run, form)))
-    card = model_card(adapter, run, pair=reads_pairs(run), merged=merged, config=peft_config(adapter.folder))
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+        written = f"the adapter as it was trained, {trained}"
+    adapter = replace(adapter, reasons=(*adapter.reasons, f"Written: {written}."))
+    card = model_card(adapter, run, merged, peft_config(folder))
     answers = record.predictions(adapter.entry.key, scratch / "answers")
     if wrong := mistakes_page(f"{adapter.entry.trial.label}, seed {adapter.entry.trial.seed}", answers):
-        (adapter.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
-    (adapter.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
+        (folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
+    (folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
     return adapter
-
-
-def describe_form(adapter: Path, folder: Path, run: Mapping[str, Any], form: Form) -> str:
-    """Returns the sentence on what the files in `folder` hold, next to the size of the `adapter` that was trained."""
-    size = f"{sum(map(count_numbers, folder.glob('*.safetensors'))):,} numbers, {_bytes(folder)}"
-    trained_size = f"{run['counts']['trainable_parameters']:,.0f} parameters, {_bytes(adapter)}"
-    if form == "adapter":
-        return f"Written: the adapter as it was trained, {trained_size}."
-    if form == "merged":
-        return f"Written: a full model, {size}; the adapter that is merged into it has {trained_size}."
-    rank = (peft_config(folder) or {})["r"]
-    lora = f"a LoRA of rank {rank} with the same change of weights, {size}"
-    return f"Written: {lora}; the {run['spec']['method']} adapter has {trained_size}."
 
 
 def _bytes(folder: Path) -> str:
     return format_bytes(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
 
 
-def count_numbers(file: Path) -> int:
+def _numbers(folder: Path) -> str:
     from safetensors import safe_open
 
-    with safe_open(file, framework="np") as tensors:
-        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    count = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="np") as tensors:
+            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    return f"{count:,} numbers, {_bytes(folder)}"
 
 
 def how_to_load(adapter: Taken, form: Form) -> list[str]:
     """Returns lines of Python that load an adapter, or a merged model, from its folder; and commands that serve it."""
     merged = form == "merged"
-    run = read_run(adapter.folder)
-    pair, config, folder = reads_pairs(run), peft_config(adapter.folder), str(adapter.folder)
+    run, config, folder = read_run(adapter.folder), peft_config(adapter.folder), str(adapter.folder)
     # a LoRA is written for programs without this package; over a GGUF base it needs the package
     alone = form == "lora" and not is_gguf(str(run["spec"]["model"]))
     by: Literal["craft", "peft", "transformers"] = "transformers" if merged else "peft" if alone else "craft"
-    lines = loading(run, by, pair=pair, folder=folder, config=config).splitlines()
+    lines = loading(run, by, folder, config).splitlines()
     return [*lines, *served_by(run, config, folder, merged=merged)]
 
 

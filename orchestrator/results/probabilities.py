@@ -53,6 +53,7 @@ def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
     Returns:
         The posterior variances of Smyth 2004, equation 3 and section 6.2, `(n,)`; degrees of freedom, at most those of all.
     """
+    from scipy.optimize import newton
     from scipy.special import digamma, polygamma
 
     sample = np.asarray(variances, dtype=float)
@@ -63,23 +64,10 @@ def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
     excess, total = float(logs.var(ddof=1) - np.mean(polygamma(1, freedom / 2))), np.sum(np.zeros(len(sample)) + freedom)
     if excess <= 0:
         return np.full(len(sample), (positive * freedom).sum() / total), freedom * 0 + total
-    prior = 2 * _trigamma_inverse(excess)
+    # 1 / trigamma is nearly linear (Smyth 2004, appendix).
+    prior = 2 * float(newton(lambda x: 1 / polygamma(1, x) - 1 / excess, 0.5 + 1 / excess, tol=1e-12, disp=False))
     common = math.exp(float(logs.mean()) + float(digamma(prior / 2)) - math.log(prior / 2))
     return (freedom * sample + prior * common) / (freedom + prior), np.minimum(freedom + prior, total)
-
-
-def _trigamma_inverse(value: float) -> float:
-    """Solves trigamma(x) = `value` by Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004, appendix)."""
-    from scipy.special import polygamma
-
-    at = 0.5 + 1 / value
-    for _ in range(50):
-        curvature = float(polygamma(1, at))
-        step = curvature * (1 - curvature / value) / float(polygamma(2, at))
-        at += step
-        if -step / at < 1e-10:
-            break
-    return at
 
 
 def with_probabilities(summaries: Sequence[Summary], objectives: Objectives, rule: Enough | None = None) -> list[Summary]:

@@ -80,7 +80,6 @@ class Summary:
     source: str | None = None
     to_come: int = 0
     lost: tuple[int, ...] = ()
-    keys: tuple[str, ...] = field(default=(), repr=False)
     credits: Credits = field(default_factory=dict, repr=False, compare=False)
     graded: Mapping[str, float] = field(default_factory=dict, repr=False)
 
@@ -223,7 +222,6 @@ def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning) -> Summar
         tuning=tuning,
         to_come=sum(entry.trial.seed not in lost for entry in beside),
         lost=tuple(sorted(lost)),
-        keys=tuple(entry.key for entry in every),
         credits={
             (entry.trial.task, entry.trial.seed): read_credits(result.facts[CREDITS])
             for entry, result in finished

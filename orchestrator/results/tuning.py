@@ -135,6 +135,35 @@ def _values(names: Iterable[str], chosen: Chosen) -> dict[str, dict[str, str]]:
     return {name: {task: text(row.get(name)) for task, row in chosen.items()} for name in names}
 
 
+def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
+    """Returns the variance of each task's score by the luck of choosing among candidates; 0 where the numbers of rows are not
+    known."""
+    tasks: dict[str, dict[str, list[TrialResult]]] = {entry.trial.task: {} for entry in entries}
+    for trial, result in ((entry.trial, entry.result) for entry in entries):
+        if result and {"score", "search_score"} <= result.metrics.keys() and {EXAMPLES, SEARCHED} <= result.facts.keys():
+            tasks[trial.task].setdefault(trial.configuration, []).append(result)
+    return {task: _luck_of([*groups.values()]) if len(groups) > 1 else 0.0 for task, groups in tasks.items()}
+
+
+def _luck_of(candidates: Sequence[Sequence[TrialResult]]) -> float:
+    """Returns the luck of choosing among candidates, each with the results of the seeds that tuned: by their credits or, where
+    one has none, by standard errors, because COMMON of the rows' luck is that of all candidates."""
+    search, reported = (
+        np.array([np.mean([row.metrics[name] for row in rows]) for rows in candidates]) for name in ("search_score", "score")
+    )
+    facts = candidates[0][0].facts
+    scored, searched = float(facts[EXAMPLES]), float(facts[SEARCHED])
+    if all(CREDITS in row.facts for rows in candidates for row in rows):
+        credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in candidates]
+        return luck_of_choice(search, reported, np.array(credits), scored / searched)
+    errors, own = (
+        np.array([sum(sampling_reach({"score": score}, rows, str(facts.get(METRIC, "")))) / 2 / 1.96 for score in scores])
+        for scores, rows in ((search, searched), (reported, scored))
+    )
+    luck = math.sqrt(1 - COMMON) * errors * np.random.default_rng(0).standard_normal((DRAWS, len(search)))
+    return _variance_of_chosen(search + luck, reported, (1 - COMMON) * float(np.square(own).mean()))
+
+
 def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, rows: float) -> float:
     """Returns the variance, in squared points, of the reported score by the luck of the rows that chose among candidates.
 
@@ -155,50 +184,12 @@ def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, row
     )
 
 
-def luck_without_credits(search: ArrayLike, reported: ArrayLike, errors: ArrayLike, own: ArrayLike) -> float:
-    """Returns the same where no credits are stored, from standard errors: of the rows' luck COMMON is that of all candidates.
-
-    Args:
-        errors, own: `(candidates,)`, of the scores on the rows that choose and on the reported rows.
-    """
-    noise = np.random.default_rng(0).standard_normal((DRAWS, np.size(search)))
-    drawn = np.asarray(search) + math.sqrt(1 - COMMON) * np.asarray(errors) * noise
-    return _variance_of_chosen(drawn, reported, (1 - COMMON) * float(np.square(own).mean()))
-
-
 def _variance_of_chosen(search: Numbers, reported: ArrayLike, noise: float) -> float:
     """Returns the variance of the reported scores that draws `(draws, candidates)` of the search scores choose, less what the
     luck of the reported rows, `noise` for each candidate, has in it."""
     chosen = search.argmax(axis=1)
     shares = np.bincount(chosen, minlength=search.shape[1]) / len(search)
     return max(0.0, float(np.asarray(reported)[chosen].var()) - noise * (1 - float(shares @ shares)))
-
-
-def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
-    """Returns the variance of each task's score by the luck of choosing among candidates, by their credits or, where one has
-    none, by the numbers of rows; 0 where these are not known."""
-    tasks: dict[str, dict[str, list[TrialResult]]] = {entry.trial.task: {} for entry in entries}
-    for trial, result in ((entry.trial, entry.result) for entry in entries):
-        if result and {"score", "search_score"} <= result.metrics.keys() and {EXAMPLES, SEARCHED} <= result.facts.keys():
-            tasks[trial.task].setdefault(trial.configuration, []).append(result)
-    return {task: _luck_of([*groups.values()]) if len(groups) > 1 else 0.0 for task, groups in tasks.items()}
-
-
-def _luck_of(candidates: Sequence[Sequence[TrialResult]]) -> float:
-    """Returns the luck of choosing among candidates, each with the results of the seeds that tuned."""
-    search, reported = (
-        [float(np.mean([row.metrics[name] for row in rows])) for rows in candidates] for name in ("search_score", "score")
-    )
-    facts = candidates[0][0].facts
-    scored, searched = float(facts[EXAMPLES]), float(facts[SEARCHED])
-    if all(CREDITS in row.facts for rows in candidates for row in rows):
-        credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in candidates]
-        return luck_of_choice(search, reported, np.array(credits), scored / searched)
-    errors, own = (
-        [sum(sampling_reach({"score": score}, rows, str(facts.get(METRIC, "")))) / 2 / 1.96 for score in scores]
-        for scores, rows in ((search, searched), (reported, scored))
-    )
-    return luck_without_credits(search, reported, errors, own)
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:

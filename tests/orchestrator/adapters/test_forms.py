@@ -171,7 +171,7 @@ def test_what_is_no_language_model_has_no_server_nor_has_an_adapter_of_a_gguf_ba
 
 
 def test_a_model_is_asked_in_the_form_in_which_it_was_trained() -> None:
-    code = loading(record() | {"facts": {"prompt_form": "alpaca"}}, "craft", pair=False)
+    code = loading(record() | {"facts": {"prompt_form": "alpaca"}}, "craft")
     texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
     assert PROMPTS["alpaca"].for_evaluation("a question") in texts
 
@@ -194,7 +194,7 @@ def card_of(content: dict[str, Any], sweep: str = "demo", picked: str = "Picked:
     result = TrialResult(trial.key, "finished", CONTENT["metrics"], CONTENT["counts"], facts=CONTENT["facts"])
     entry = Entry(trial.trial, result)
     (summary,) = summarize_entries([entry])
-    return model_card(Taken(sweep, summary, entry, (picked,)), content, **{"pair": True} | more)
+    return model_card(Taken(sweep, summary, entry, (picked,)), content, **more)
 
 
 @pytest.mark.parametrize("by_peft", [True, False])
@@ -207,7 +207,14 @@ def test_the_card_has_the_scores_and_loads_the_adapter(by_peft: bool) -> None:
 
 def test_hostile_names_are_text() -> None:
     evil = "<script>alert(1)</script> | `x` [l](http://e) \n# head\n---\na: !!python/object b"
-    spec = CONTENT["spec"] | {"model": evil, "task": evil, "method": "lora", "parameters": {"rank": evil}}
+    data = CONTENT["spec"]["data"] | {"custom": {evil: {"text": ["a"]}}}
+    spec = CONTENT["spec"] | {
+        "model": evil,
+        "task": f"custom/{evil}",
+        "data": data,
+        "method": "lora",
+        "parameters": {"rank": evil},
+    }
     content = CONTENT | {"spec": spec, "labels": [evil, "b"], "facts": {"device": evil}, "notes": [evil]}
     matter, _, body = card_of(content, evil, evil).removeprefix("---\n").partition("\n---\n")
     assert yaml.safe_load(matter).get("base_model") in (None, evil)

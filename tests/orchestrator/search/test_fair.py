@@ -186,7 +186,7 @@ def test_each_size_is_tuned_by_its_own_score(tmp_path: Path) -> None:
     }
     assert cut.source == whole.configuration == sources[0].configuration
     record = read_folder(plan.sweep.folder)
-    assert {entry.key for entry in record.trials(whole.configuration)} == {*whole.keys}, "without trainings to be cut"
+    assert len(record.trials(whole.configuration)) == whole.planned, "without trainings to be cut"
     assert len({trial.key for trial in ran}) == len(ran)
     assert run(plan_of(tmp_path, CUT), score) == [], "a resumed sweep chooses the same"
 
