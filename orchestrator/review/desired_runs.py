@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.events import Refused
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.manifest import effective_text
-from orchestrator.record.state import Entry, State, by_configuration
+from orchestrator.record.state import Entry, State, by_configuration, count_phases
 from orchestrator.results.answer import answer_of
 from orchestrator.results.front import knee
 from orchestrator.results.metrics import COLUMNS, SIZE, flat_cells, with_method
@@ -36,53 +36,45 @@ from orchestrator.tracking.desired import DesiredRun, Place
 ENDINGS = {"done": "finished", "failed": "failed", "stopped": "stopped"}
 
 
-@dataclass(frozen=True)
 class Verdict:
-    """The configurations at the end of a session, compared with each other.
+    """The configurations at the `end` of a session, compared with each other; `members` has those that get a mark, by its
+    tag."""
 
-    Attributes:
-        members: ids of the configurations that get a mark, by its tag.
-    """
+    def __init__(self, end: State) -> None:
+        summaries, self.answer = answer_of(end)
+        chosen = knee(summaries, end.sweep.objectives)
+        self.end, self.knee = end, chosen.configuration if chosen else ""
+        self.summaries = {summary.configuration: summary for summary in summaries}
+        self.members = {
+            names.ON_FRONT: {row.configuration for row in summaries if row.on_front},
+            names.MAY_BE_ON_FRONT: {row.configuration for row in summaries if row.may_be_on_front},
+            names.ENOUGH: {row.configuration for row in summaries if row.enough},
+            names.KNEE: {self.knee} - {""},
+        }
+        self._results = {name: _results(entries) for name, entries in group(end).items()}
 
-    entries: Mapping[str, Sequence[Entry]]
-    summaries: Mapping[str, Summary]
-    members: Mapping[str, frozenset[str]]
-    knee: str
-    description: str
-    answer: str
-    numbers: Mapping[str, float]
+    @property
+    def description(self) -> str:
+        """The answer and the table of configurations, in Markdown."""
+        table = markdown([*self.summaries.values()], self.end.sweep.objectives, self.end.sweep.enough.within)
+        return f"{self.answer.markdown}\n\n{table}"
 
-    @classmethod
-    def of(cls, state: State) -> Verdict:
-        """Judges a state in which a session has ended."""
-        assert state.ended is not None
-        objectives = state.sweep.objectives
-        summaries, answer = answer_of(state)
-        table = markdown(summaries, objectives, state.sweep.enough.within)
-        chosen = knee(summaries, objectives)
-        members = {
-            tag: frozenset(row.configuration for row in summaries if getattr(row, tag.removeprefix(names.PREFIX)))
-            for tag in (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH)
-        } | {names.KNEE: frozenset([chosen.configuration] if chosen else [])}
-        ended = [entry.result.status for entry in state.trainings if entry.result is not None]
-        numbers = {f"trials_{name}": float(sum(end == status for end in ended)) for name, status in ENDINGS.items()}
-        missing = len(state.trainings) - sum(numbers.values())
-        numbers |= {"trials_planned": len(state.trainings), "trials_missing": missing, "seconds": state.ended.seconds}
-        return cls(
-            group(state),
-            {summary.configuration: summary for summary in summaries},
-            members,
-            chosen.configuration if chosen else "",
-            f"{answer.markdown}\n\n{table}",
-            answer.text,
-            numbers,
-        )
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics of the sweep's run."""
+        assert self.end.ended is not None
+        counts = count_phases(self.end.trainings)
+        numbers = {f"trials_{name}": counts[status] for name, status in ENDINGS.items()}
+        missing, planned = counts.total() - sum(numbers.values()), counts.total()
+        return {**numbers, "trials_planned": planned, "trials_missing": missing, "seconds": self.end.ended.seconds}
 
     def holds_for(self, configuration: str, entries: Sequence[Entry]) -> bool:
         """Returns whether the configuration has the same trials, with the same results, as when it was judged."""
-        judged = self.entries.get(configuration, ())
-        same = (old.key == new.key and old.result is new.result for old, new in zip(judged, entries, strict=False))
-        return configuration in self.summaries and len(judged) == len(entries) and all(same)
+        return configuration in self.summaries and self._results.get(configuration) == _results(entries)
+
+
+def _results(entries: Iterable[Entry]) -> list[tuple[str, TrialResult | None]]:
+    return [(entry.key, entry.result) for entry in entries]
 
 
 def group(state: State) -> dict[str, list[Entry]]:
@@ -108,7 +100,7 @@ def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> Desire
         underway = json.dumps(report, ensure_ascii=False)
     tags = {**state.started.origin, **extended, names.STATUS: status, names.UNDERWAY: underway}
     if verdict is not None:
-        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer}
+        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer.text}
     manifest = redacted({**state.started.manifest, "sweep": state.started.sweep})
     texts = {"manifest.json": json.dumps(manifest, indent=2, default=str), EFFECTIVE_FILE: redact(effective_text(state.sweep))}
     return DesiredRun(
@@ -243,8 +235,7 @@ def _asked(state: State, entries: Iterable[Entry]) -> dict[str, str]:
 
 
 def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:
-    members = verdict.members if verdict else {}
-    marked = {name: "true" if configuration in members.get(name, ()) else "" for name in MARKS}
+    marked = {name: "true" if verdict and configuration in verdict.members[name] else "" for name in MARKS}
     return marked | {names.ON_FRONT: marked[names.ON_FRONT] or "false"}
 
 
@@ -287,48 +278,48 @@ def _final_metrics(entry: Entry, result: TrialResult) -> dict[str, float]:
     return metrics
 
 
-OWN = ("started", "ended", "underway", "files")
-"""What the sweep's own run shows of the State."""
-
-
 class DesiredRuns:
     """The runs of the sweep in `folder` as they should be; commands in them name the store's address `uri`."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self._folder, self._uri = folder, uri
         self._state = State()
-        self._end: State | None = None
         self._verdict: Verdict | None = None
         self._groups: dict[str, list[Entry]] = {}
         self._families: dict[str, str] = {}
+        self._inputs: dict[Place, tuple[Any, ...]] = {}
 
     def update(self, state: State, end: State | None) -> dict[Place, None]:
         """Takes a new state, and returns the runs that are different in it, parents first; `end` ended the last session."""
-        previous, groups = self._state, self._groups
+        if end is not None and (self._verdict is None or end is not self._verdict.end):
+            self._verdict = Verdict(end)
         self._state, self._groups = state, group(state)
         self._families = _families(self._groups, state.entries)
-        entries = previous.entries
-        if end is not None and end is not self._end:
-            self._end, self._verdict = end, Verdict.of(end)
-            entries = {}  # each run is marked
-        switched = previous.wanted.keys() ^ state.wanted.keys() if state.wanted else frozenset[str]()
-        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry or key in switched]
-        touched = {self._families[entry.trial.configuration] for entry in changed}
-        for name, members in self._groups.items():
-            left = previous.ended is not state.ended and not all(entry.ended for entry in members)
-            if left or len(groups.get(name, ())) != len(members):
-                touched.add(self._families[name])
-        configurations = [name for name, family in self._families.items() if family in touched and self._has_begun(name)]
-        configurations += [name for name, event in state.refused.items() if previous.refused.get(name) is not event]
-        trials = [entry.key for entry in changed if entry.begun]
-        sweep_changed = any(getattr(state, name) is not getattr(previous, name) for name in OWN) and state.started is not None
-        keys = ([state.name] if sweep_changed else [], configurations, trials)
-        return {(kind, key): None for kind, listed in zip(names.KINDS, keys, strict=True) for key in listed}
+        previous, self._inputs = self._inputs, dict(self._read_inputs())
+        return {place: None for place, inputs in self._inputs.items() if previous.get(place) != inputs}
+
+    def _read_inputs(self) -> Iterator[tuple[Place, tuple[Any, ...]]]:
+        """Yields each run with all that it depends on, parents first."""
+        state, verdict, members = self._state, self._verdict, dict[str, list[Entry]]()
+        if state.started is not None:
+            yield (names.SWEEP_KIND, state.name), (state.started, state.ended, state.underway, state.files, verdict)
+        for name, event in state.refused.items():
+            yield (names.CONFIGURATION_KIND, name), (event,)
+        for name, family in self._families.items():
+            members.setdefault(family, []).extend(self._groups[name])
+        for name, family in self._families.items():
+            if self._has_begun(name):
+                entries, over = self._groups[name], state.ended is not None
+                status = over and not all(entry.ended for entry in entries), _asked(state, entries)
+                yield (names.CONFIGURATION_KIND, name), (verdict, status, members[family])
+        for key, entry in state.entries.items():
+            if entry.begun:
+                yield (names.TRIAL_KIND, key), (verdict, entry, _asked(state, [entry]))
 
     @property
     def answer(self) -> str:
-        """The sweep's answer when its last session ended, in Markdown; empty without one."""
-        return plain(self._verdict.answer.partition("\n")[0]) if self._verdict else ""
+        """The first line of the sweep's answer when its last session ended, in Markdown; empty without one."""
+        return plain(self._verdict.answer.text.partition("\n")[0]) if self._verdict else ""
 
     def runs(self, places: Iterable[Place]) -> Iterator[DesiredRun]:
         state, verdict, sweep = self._state, self._verdict, (names.SWEEP_KIND, self._state.name)
@@ -347,26 +338,26 @@ class DesiredRuns:
             yield replace(run, tags={**state.sweep.tracking.tags, **run.tags})
 
     def _kept_adapters(self) -> Container[str]:
-        state, which = self._state, self._state.sweep.tracking.adapters
+        state, verdict, which = self._state, self._verdict, self._state.sweep.tracking.adapters
         if which != "front":
             return state.entries if which == "all" else ()
-        members = self._verdict.members if self._verdict else {}
-        marked = frozenset[str]().union(*(members.get(mark, ()) for mark in (names.ON_FRONT, names.ENOUGH, names.KNEE)))
         best: dict[str, tuple[float, str]] = {}  # of each task
         for key, entry in state.entries.items() if state.ended is None else ():
             if entry.finished is not None:
                 score = float(entry.finished.metrics.get("score", -math.inf))
                 best[entry.trial.task] = max(best.get(entry.trial.task, (-math.inf, "")), (score, key))
+        marks = (names.ON_FRONT, names.ENOUGH, names.KNEE)
+        marked = set[str]().union(*(verdict.members[mark] for mark in marks)) if verdict else set[str]()
         of_marked = {key for key, entry in state.entries.items() if entry.trial.configuration in marked}
         return of_marked | {key for _, key in best.values()}
 
     def _has_begun(self, configuration: str) -> bool:
         return any(entry.begun for entry in self._groups.get(configuration, ()))
 
-    def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
-        verdict, groups, listed = self._verdict, self._groups, [*configurations]
-        held = {name: verdict.summaries[name] for name in listed if verdict and verdict.holds_for(name, groups[name])}
-        families = {self._families[name] for name in listed if name not in held}
+    def _summarize(self, configurations: Sequence[str]) -> dict[str, Summary]:
+        verdict, groups = self._verdict, self._groups
+        held = {name: verdict.summaries[name] for name in configurations if verdict and verdict.holds_for(name, groups[name])}
+        families = {self._families[name] for name in configurations if name not in held}
         entries = [entry for name, family in self._families.items() if family in families for entry in groups[name]]
         return {summary.configuration: summary for summary in summarize_entries(entries)} | held
 

@@ -91,7 +91,6 @@ class Mirror:
         self._failures: dict[Place, int] = {}
         self._aside: set[tuple[Any, ...]] = set()
         self._described: tuple[SessionStarted | None, State | None] = None, None
-        self._files: tuple[str, ...] = ()
         self._next_look = self._next_log = 0.0
         self._pieces = LogPieces(self._folder.record)
 
@@ -226,14 +225,12 @@ class Mirror:
 
     def _upload(self, desired: DesiredRun, run: StoredRun, store: SweepStore) -> None:
         """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""
-        is_sweep = desired.place == self._sweep
         sources: dict[str, Path | str] = {**desired.texts, **desired.files}
         for name, source in sources.items():
             tag, item = f"{names.PREFIX}{name}_sha256", (desired.place, name)
-            if isinstance(source, Path):
-                stored = tag in run.tags and not (is_sweep and self._files is not self._log.state.files)
-                if stored or (name == PREDICTIONS_FOLDER and not source.is_dir()):
-                    continue
+            stored = tag in run.tags and isinstance(source, Path) and desired.place != self._sweep
+            if stored or (name == PREDICTIONS_FOLDER and isinstance(source, Path) and not source.is_dir()):
+                continue
             try:
                 digest = digest_source(source)
                 if run.tags.get(tag) != digest:
@@ -247,8 +244,6 @@ class Mirror:
                 self._set_aside(item, error)
             else:
                 self._aside.discard(item)
-        if is_sweep:
-            self._files = self._log.state.files
 
     def _set_aside(self, item: tuple[Any, ...], error: Exception) -> None:
         if item not in self._aside:
