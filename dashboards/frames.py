@@ -20,8 +20,7 @@ from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
-from orchestrator.review.progress import progress
-from orchestrator.review.status import Progress
+from orchestrator.review.progress import Progress, progress
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
 
 

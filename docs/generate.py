@@ -29,8 +29,8 @@ from orchestrator.driver.request import RequestReport
 from orchestrator.review.comparing import CompareReport
 from orchestrator.review.front_report import FrontReport
 from orchestrator.review.listing import ListReport, Removal
+from orchestrator.review.progress import Progress
 from orchestrator.review.prospect import PlanReport
-from orchestrator.review.status import Progress
 from orchestrator.review.trials_file import ExportReport
 from orchestrator.suggest.suggest import SuggestReport
 from orchestrator.sweepfile.mistakes import flow

@@ -134,7 +134,6 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
         "review.past_sweep",
         "review.progress",
         "review.run_table",
-        "review.status",
         "record.events",
         "record.log",
         "record.state",

@@ -32,8 +32,7 @@ from orchestrator.record.state import Entry, State, count_phases
 from orchestrator.results.front import above_guessing
 from orchestrator.results.metrics import PHASES
 from orchestrator.results.summary import Summary
-from orchestrator.review.progress import progress, seconds_left
-from orchestrator.review.status import RUNNING_SHOWN, Progress
+from orchestrator.review.progress import RUNNING_SHOWN, Progress, progress, seconds_left
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.client import DATABRICKS, resolve_uri

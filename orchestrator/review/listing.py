@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
@@ -25,14 +26,13 @@ from orchestrator.record.log import read_state
 from orchestrator.record.resume import copied_from
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
-from orchestrator.review.past_sweep import NoSuchSweep, find_folder
-from orchestrator.review.progress import is_recent, read_status, status_of
-from orchestrator.review.status import Progress
+from orchestrator.review.past_sweep import NoSuchSweep, find_folder, find_run, has_store
+from orchestrator.review.progress import Progress, is_recent, read_status, status_of
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import delete_artifacts
-from orchestrator.tracking.client import TrackingError, find_all, find_runs, open_store, resolve_uri, sqlite_file
+from orchestrator.tracking.client import TrackingError, find_all, find_runs, open_store, resolve_uri
 from orchestrator.tracking.desired import SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader
 
@@ -56,13 +56,6 @@ class SweepPart(Part):
         size = "" if self.bytes is None else format_bytes(self.bytes)
         return self.sweep, STATES.get(self.phase, self.phase), f"{self.done}/{self.trainings}", size, self.answer
 
-    @classmethod
-    def of(cls, report: Progress, place: str, size: int | None, phase: str) -> SweepPart:
-        answer = "" if report.answer is None else report.answer.verdict
-        most, done = report.trainings_planned or report.trainings.total, report.trainings.finished
-        return cls(sweep=report.sweep, place=place, phase=phase, done=done, trainings=most, answer=answer, bytes=size,
-                   updated=report.updated)  # fmt: skip
-
 
 class ListReport(Report):
     """The sweeps of a folder or a store."""
@@ -75,41 +68,45 @@ class ListReport(Report):
 def list_sweeps(tracking_uri: str | None = None, storage: str | None = None) -> ListReport:
     """Returns the sweeps of a store if its address is given, else those of the folder `storage` (runs)."""
     if tracking_uri is not None:
-        uri = resolve_uri(tracking_uri)
-        return ListReport(place=redact(uri), sweeps=[*_of_store(uri)])
+        reader = StoreReader(uri := resolve_uri(tracking_uri))
+        runs = sorted(reader.sweep_runs(), key=lambda run: (run.data.tags[SWEEP], run.info.start_time))
+        return ListReport(place=redact(uri), sweeps=[_of_run(run, reader) for run in runs])
     folder = Path(storage or DEFAULT_STORAGE)
-    return ListReport(place=str(folder), sweeps=[_of_folder(folder / name) for name in sweeps_in(folder)])
+    folders = (folder / name for name in sweeps_in(folder))
+    parts = [_part(path.name, str(path), size_of(path), partial(read_status, path)) for path in folders]
+    return ListReport(place=str(folder), sweeps=parts)
 
 
-def _of_folder(folder: Path) -> SweepPart:
-    size = size_of(folder)
-    try:
-        report = read_status(folder)
-    except (ValueError, OSError) as error:  # damaged, or of another version: the others are still listed
-        return _unreadable(folder.name, str(folder), str(error), size)
-    return SweepPart.of(report, str(folder), size, report.phase)
+def _of_run(run: Any, reader: StoreReader) -> SweepPart:
+    root = urlparse(reader.client.get_experiment(run.info.experiment_id).artifact_location or "")
+    size = size_of(Path(url2pathname(root.path))) if root.scheme == "file" else None
+    name = run.data.tags[SWEEP]
 
-
-def _of_store(uri: str) -> Iterator[SweepPart]:
-    reader = StoreReader(uri)
-    for run in sorted(reader.sweep_runs(), key=lambda run: (run.data.tags[SWEEP], run.info.start_time)):
-        name, place = run.data.tags[SWEEP], f"run {run.info.run_id}"
-        root = urlparse(reader.client.get_experiment(run.info.experiment_id).artifact_location or "")
-        local = Path(url2pathname(root.path)) if root.scheme == "file" else None
-        size = None if local is None else size_of(local)
-        try:
-            state = read_state(reader.log(run))
-        except (ValueError, OSError) as error:
-            yield _unreadable(name, place, str(error), size)
-            continue
-        report = status_of(state, Path(name), None, time.time())
+    def read() -> Progress:
+        state, now = read_state(reader.log(run)), time.time()
+        report = status_of(state, Path(name), None, now)
         # A store has no driver that could be asked.
-        yield SweepPart.of(report, place, size, "running" if is_recent(state, time.time()) else report.phase)
+        return report.model_copy(update={"phase": "running"}) if is_recent(state, now) else report
+
+    return _part(name, f"run {run.info.run_id}", size, read)
 
 
-def _unreadable(name: str, place: str, why: str, size: int | None) -> SweepPart:
-    text = redact(why.splitlines()[0] if why else "")
-    return SweepPart(sweep=name, place=place, phase="unreadable", done=0, trainings=0, answer=text, bytes=size, updated=None)
+def _part(name: str, place: str, size: int | None, read: Callable[[], Progress]) -> SweepPart:
+    try:
+        report = read()
+    except (ValueError, OSError) as error:  # damaged, or of another version: the others are still listed
+        answer = redact(str(error).partition("\n")[0])
+        return SweepPart(
+            sweep=name, place=place, phase="unreadable", done=0, trainings=0, answer=answer, bytes=size, updated=None
+        )
+    return SweepPart.fill(
+        report,
+        place=place,
+        done=report.trainings.finished,
+        trainings=report.trainings_planned or report.trainings.total,
+        answer="" if report.answer is None else report.answer.verdict,
+        bytes=size,
+    )
 
 
 class Removal(Report):
@@ -148,32 +145,22 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     try:
         folder = find_folder(name, storage)
     except NoSuchSweep:
-        store = resolve_uri(tracking_uri or default_uri())
-        file = sqlite_file(store)
-        if file is not None and not file.is_file():
+        uri = resolve_uri(tracking_uri or default_uri())
+        if not has_store(uri):
             raise
-        return _in_store(name, store)
+        runs = _runs(uri, find_run(name, uri)[1].data.tags[SWEEP_ID])
+        stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), uri, runs)]
+        return Removal(sweep=name, uri=uri, runs=runs, stays=stays)
     state = read_state(SweepFolder(folder).record)
     _refuse_driver(folder, state)
     noted = state.sweep.tracking.uri if state.started is not None else ""
-    uri = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
-    runs = _runs(uri, state.sweep_id)
-    stays = [] if uri else [f"runs in {noted}, whose password is kept nowhere: give --tracking-uri"] if noted else []
+    store = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
+    runs = _runs(store, state.sweep_id)
+    stays = [] if store else [f"runs in {noted}, whose password is kept nowhere: give --tracking-uri"] if noted else []
     if (original := copied_from(folder.absolute(), state)) is not None:
-        runs, stays = [], [f"runs in {redact(uri or noted)}, which are those of {original}"]
-    stays += _left(state, uri, runs)
-    return Removal(sweep=state.name, folder=folder, bytes=size_of(folder), uri=uri, runs=runs, stays=stays)
-
-
-def _in_store(name: str, uri: str) -> Removal:
-    reader = StoreReader(uri)
-    run = reader.sweep_run(name)
-    if run is None:
-        names = ", ".join(reader.sweep_names()) or "none"
-        raise NoSuchSweep(f"there is no sweep {name!r} in {redact(uri)}, which has: {names}")
-    runs = _runs(uri, run.data.tags[SWEEP_ID])
-    stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), uri, runs)]
-    return Removal(sweep=name, uri=uri, runs=runs, stays=stays)
+        runs, stays = [], [f"runs in {redact(store or noted)}, which are those of {original}"]
+    stays += _left(state, store, runs)
+    return Removal(sweep=state.name, folder=folder, bytes=size_of(folder), uri=store, runs=runs, stays=stays)
 
 
 def _refuse_driver(folder: Path, state: State) -> None:
@@ -187,8 +174,7 @@ def _refuse_driver(folder: Path, state: State) -> None:
 
 
 def _runs(uri: str | None, sweep_id: str) -> list[Any]:
-    file = None if uri is None else sqlite_file(uri)
-    if uri is None or (file is not None and not file.is_file()):
+    if uri is None or not has_store(uri):
         return []
     return list(find_runs(StoreReader(uri).client, f"tags.`{SWEEP_ID}` = '{sweep_id}'"))
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import Prediction, read_predictions
@@ -32,6 +33,7 @@ from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE, Sweep
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import resolve_uri, sqlite_file
+from orchestrator.tracking.reader import StoreReader
 
 
 class NoSuchSweep(ValueError):
@@ -152,11 +154,11 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     folder = Path(storage or DEFAULT_STORAGE) / name
     if tracking_uri is None and SweepFolder(folder).record.is_file():
         return read_folder(folder, None)
-    uri = resolve_uri(tracking_uri or default_uri())
-    file = sqlite_file(uri)
-    if tracking_uri is None and file is not None and not file.exists():
-        raise no_such_sweep(name, sweeps_in(folder.parent), f"{folder.parent}/")
-    return _read_store(name, uri, [] if tracking_uri else sweeps_in(folder.parent))
+    uri, folders = resolve_uri(tracking_uri or default_uri()), [] if tracking_uri else sweeps_in(folder.parent)
+    if tracking_uri is None and not has_store(uri):
+        raise no_such_sweep(name, folders, f"{folder.parent}/")
+    reader, run = find_run(name, uri, folders)
+    return PastSweep(_begun(read_state(reader.log(run)), redact(uri)), redact(uri), uri, partial(reader.fetch, run))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
@@ -175,16 +177,21 @@ def _begun(state: State, where: str) -> State:
     return state
 
 
-def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
-    from orchestrator.tracking.reader import StoreReader
+def has_store(uri: str) -> bool:
+    """Returns whether there may be a store at a resolved address: a file may not have been made yet."""
+    file = sqlite_file(uri)
+    return file is None or file.is_file()
 
+
+def find_run(name: str, uri: str, folders: Sequence[str] = ()) -> tuple[StoreReader, Any]:
+    """Returns the reader of the store at a resolved address, and the run of a sweep there. Raises NoSuchSweep without one;
+    `folders` are names that were looked for as well."""
     reader = StoreReader(uri)
     run = reader.sweep_run(name)
     if run is None:
         where = f"{redact(uri)} and the folders" if folders else redact(uri)
         raise no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
-    state = _begun(read_state(reader.log(run)), redact(uri))
-    return PastSweep(state, redact(uri), uri, partial(reader.fetch, run))
+    return reader, run
 
 
 def _stored_adapter(folder: Path, state: State, key: str, scratch: Path) -> Path:

@@ -1,43 +1,237 @@
-"""Replays `Progress` from the state of a sweep: at this moment in its driver, or from its log anywhere else."""
+"""`Progress`: how far a sweep is, from its state: at this moment in its driver, or from its log anywhere else.
+
+The screen of a session, `status`, `--json`, the outcome and the page show it.
+"""
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
+
+from pydantic import Field
+from rich.console import Console
 
 from craft.results import Outlook
-from craft.words import plural
+from craft.words import format_duration, plural
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import Holder, SweepFolder, holder_of
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
-from orchestrator.record.state import Entry, State
+from orchestrator.record.state import Entry, State, count_phases
 from orchestrator.results.answer import REASONS, Answer, answer_of
-from orchestrator.results.report import Command
+from orchestrator.results.report import Command, Count, Number, Part, Report
 from orchestrator.results.step import describe_price
 from orchestrator.results.summary import Summary
-from orchestrator.review.status import (
-    BudgetPart,
-    Counts,
-    DriverPart,
-    EndPart,
-    FailedPart,
-    Phase,
-    Progress,
-    RunningPart,
-)
 from orchestrator.sweepfile.settings import Budget
 
+Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
+PHASES: dict[Phase, str] = {
+    "empty": "nothing is on record yet",
+    "lost": "interrupted: its driver is gone",
+    "running": "running",
+    "finished": "finished",
+    "failed": "ended, and some trials have failed",
+    "interrupted": "interrupted",
+}
+FAILURES_SHOWN, RUNNING_SHOWN = 5, 8
 SILENT_SECONDS = 120.0
 """A driver reports every 15 s. What it reported of its trials counts for so long."""
 EARLY = 0.1
 """The share of a training's work from which on its forecast counts for others."""
 STARTING = "starting processes, loading the model"
 MORE_FAILURES = "run what has failed again"
+
+
+class Counts(Part):
+    """How many trials are in which phase."""
+
+    total: int = Field(description="All that the session asks for by now. A searcher or further seeds may add more.")
+    waiting: int = Field(description="Those that have not begun, or wait to be continued.")
+    running: int = Field(description="Those that run.")
+    paused: int = Field(description="Those that wait for their turn at a rung.")
+    finished: int = Field(description="Those with a score.")
+    failed: int = Field(description="Those that failed.")
+    stopped: int = Field(description="Those that ended because they were never promoted, or because a person stopped them.")
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Self:
+        phases = count_phases(entries)
+        return cls(total=phases.total(), **{name: phases[name] for name in cls.model_fields if name != "total"})
+
+
+class TrialPart(Part):
+    """A trial."""
+
+    trial: str = Field(description="Its key.")
+    configuration: str = Field(description="The id of its configuration.")
+    label: str = Field(description="The name of its configuration for people.")
+    task: str = Field(description="Its task.")
+    seed: int = Field(description="Its seed.")
+
+    @classmethod
+    def of(cls, entry: Entry, **fields: Any) -> Self:
+        return cls.fill(entry.trial, trial=entry.key, **fields)
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} · {self.task} · seed {self.seed}"
+
+
+class RunningPart(TrialPart):
+    """A trial that runs."""
+
+    step: int = Field(description="Optimizer steps at its last evaluation. 0 before the first.")
+    total_steps: Count = Field(description="Optimizer steps of all its training. Null before its first evaluation.")
+    epoch: Number = Field(description="Passes over the training data at its last evaluation. Null before the first.")
+    search_score: Number = Field(description="The score of its last evaluation, in points, on the split that may choose.")
+    seconds: Number = Field(description="Seconds since it started, or was continued.")
+
+    @property
+    def share(self) -> float:
+        """How much of its training was done at its last evaluation."""
+        return self.step / self.total_steps if self.total_steps else 0.0
+
+    @property
+    def line(self) -> str:
+        parts = [f"step {self.step:,} of {self.total_steps:,}" if self.total_steps else "no evaluation yet"]
+        parts += [] if self.search_score is None else [f"search score {self.search_score:.1f}"]
+        parts += [] if self.seconds is None else [f"{format_duration(self.seconds)} since it started"]
+        return f"  {self.name}: {', '.join(parts)}"
+
+
+class FailedPart(TrialPart):
+    """A trial that has failed."""
+
+    reason: str = Field(description="Why.")
+    retryable: bool = Field(description="Whether the machine was at fault, so that the next session runs it again.")
+
+    @property
+    def line(self) -> str:
+        again = " (the next session runs it again)" if self.retryable else ""
+        return f"failed: {self.name}: {(self.reason.splitlines() or ['no reason is on record'])[0]}{again}"
+
+
+class DriverPart(Part):
+    """The process that drives the sweep."""
+
+    alive: bool | None = Field(description="Whether it runs. Null where that is not known: it is on another machine.")
+    process: Count = Field(description="Its number. Null without a driver.")
+    machine: str | None = Field(description="The name of its machine. Null without a driver.")
+
+
+class BudgetPart(Part):
+    """The limits of the sweep."""
+
+    trials: Count = Field(description="The most trials. Null without that limit.")
+    wall_clock_seconds: Number = Field(description="The most seconds of one session. Null without that limit.")
+    seconds_left: Number = Field(description="Seconds until the session reaches that. Null if none runs, or without a limit.")
+
+
+class EndPart(Part):
+    """How the last session ended."""
+
+    status: str = Field(description="`finished`, `failed` or `interrupted`.")
+    time: float = Field(description="When, in seconds since 1970.")
+    seconds: Number = Field(description="How long the session was, in seconds.")
+
+
+class Progress(Report):
+    """How far a sweep is."""
+
+    report: Literal["status"] = Field("status", description="The kind of this report.")
+    sweep: str = Field(description="The sweep's name.")
+    folder: str = Field("", description="Its folder.")
+    phase: Phase = Field(
+        description="`empty`: nothing is on record. `running`: a driver runs it, or ran when it last reported from another "
+        "machine. `lost`: its driver is gone without an end. `finished`, `failed`, `interrupted`: how its last session ended."
+    )
+    driver: DriverPart = Field(description="The process that drives it. While it prepares or ends a session, no phase says so.")
+    started: Number = Field(description="The start of the present or last session, in seconds since 1970.")
+    updated: Number = Field(description="The last entry of its log that has a time here, in seconds since 1970.")
+    ended: EndPart | None = Field(description="How the last session ended. Null while one runs, or if it was lost.")
+    seconds_passed: Number = Field(description="Seconds of the present or last session.")
+    seconds_left: Number = Field(description="Seconds until the sweep ends, as far as that can be said. Null if not running.")
+    doing: str = Field(description="What the running trials do.")
+    paused_by: str | None = Field(
+        description="Who paused the sweep, as user@machine: no trial starts. Null if it is not paused."
+    )
+    trainings: Counts = Field(description="The trials that are trained.")
+    trainings_planned: Count = Field(description="How many trainings there will be, as far as is known. Null if it is not.")
+    trials: Counts = Field(description="All trials, with those whose adapters are cut from a training's.")
+    refused: int = Field(description="Configurations that break a constraint and are not trained.")
+    running: list[RunningPart] = Field(description="The trials that run.")
+    failed: list[FailedPart] = Field(description="The trials that have failed, cuts aside that failed with their training.")
+    budget: BudgetPart = Field(description="The limits at which the sweep ends before its plan does.")
+    added: list[str] = Field(description="What `search.until` has added, in order: what runs, and for what.")
+    answer: Answer | None = Field(
+        None, description="The answer so far, or in `kind` why there is none. Null before a session has begun."
+    )
+    next: Sequence[Command] = Field((), description="What can be done next.")
+
+    @property
+    def counts(self) -> str:
+        """All counts in one line, and what the trials do."""
+        done = self.trainings
+        doing = f" ({self.doing})" if self.doing else ""
+        parts = [f"{done.finished}/{self.trainings_planned or done.total} trainings done", f"{done.running} running{doing}"]
+        parts += [f"{done.paused} paused"] if done.paused else []
+        parts += [f"{done.failed} failed"]
+        parts += [f"{done.stopped} stopped"] if done.stopped else []
+        if cuts := self.trials.total - done.total:
+            parts.append(f"{self.trials.finished - done.finished}/{cuts} cuts done")
+        if self.refused:
+            parts.append(f"{self.refused} configurations refused by a constraint")
+        return ", ".join(parts)
+
+    @property
+    def times(self) -> list[str]:
+        """The time that has passed, and what is left."""
+        passed, left, budget = self.seconds_passed, self.seconds_left, self.budget.seconds_left
+        parts = [] if passed is None else [f"{format_duration(passed)} passed"]
+        parts += [] if left is None else [f"about {format_duration(left)} left"]
+        return parts + ([] if budget is None else [f"{format_duration(budget)} left of budget.wall_clock"])
+
+    @property
+    def failures(self) -> list[str]:
+        """The first failures with their reasons, and how many more there are."""
+        more = len(self.failed) - FAILURES_SHOWN
+        lines = [failure.line for failure in self.failed[:FAILURES_SHOWN]]
+        return lines + ([f"failed: {more} more"] if more > 0 else [])
+
+    def show(self, console: Console) -> None:
+        for line, style in self.lines():
+            console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def lines(self) -> Iterator[tuple[str, str | None]]:
+        """Yields what `status` prints: counts, running trials, failures, the answer so far, what can be done next. Each
+        line has its style."""
+        phase = PHASES[self.phase] if self.failed or self.phase != "failed" else "ended early by an error"
+        held = [] if self.paused_by is None else [f"paused by {self.paused_by}"]
+        driver = []
+        if self.driver.alive is not False and (self.driver.alive or self.phase == "running"):
+            prepares = "" if self.phase == "running" else " prepares or ends a session"
+            driver = [f"process {self.driver.process} on {self.driver.machine}{prepares}"]
+        yield f"{self.sweep}: {', '.join([phase, *held, *self.times, *driver])}", "bold"
+        if self.trials.total:
+            yield self.counts, None
+        yield from ((trial.line, None) for trial in self.running[:RUNNING_SHOWN])
+        if hidden := len(self.running[RUNNING_SHOWN:]):
+            yield f"  and {hidden} more", None
+        yield from ((line, "red") for line in self.failures)
+        yield from ((f"added: {why}", None) for why in self.added)
+        # While a sweep runs, what it does not know yet is what it is running for.
+        runs, answer = self.phase == "running", self.answer
+        if answer is not None:
+            text = f"So far: {answer.verdict}" if runs else answer.text
+            yield from ((line, "bold") for line in text.splitlines())
+        said = answer.command if answer is not None and not runs else ""
+        steps = [step for step in self.next if step.command != said]
+        width = max((len(step.purpose) for step in steps), default=0) + 1
+        yield from ((f"{step.purpose + ':':<{width}} {step.command}", None) for step in steps)
 
 
 Outlooks: TypeAlias = Mapping[str, tuple[Outlook, float]]

@@ -25,7 +25,7 @@ from orchestrator.record.state import Entry, State, fold
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize_entries
 from orchestrator.review.desired_runs import DesiredRuns
-from orchestrator.review.status import Progress
+from orchestrator.review.progress import Progress
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tracking.desired import TRIAL_KIND
 from orchestrator.tune.cluster import missing
