@@ -130,7 +130,6 @@ def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
         "results",
         "review.comparing",
         "review.front_tables",
-        "review.mistakes",
         "review.past_sweep",
         "review.progress",
         "review.run_table",

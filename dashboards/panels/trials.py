@@ -14,7 +14,7 @@ from craft.scoring.predictions import Prediction, worst
 from craft.words import format_duration, list_some
 from dashboards.panels.base import Plain, View, numbers, plain_table, text, texts
 from orchestrator.results.metrics import MORE_COLOURS, OKABE_ITO, PHASES, unit_of
-from orchestrator.review.mistakes import confusions
+from orchestrator.review.comparing import confusions
 
 CONFIGURATIONS = 6
 """So many are read."""

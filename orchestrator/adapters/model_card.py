@@ -1,4 +1,5 @@
-"""The model card (README.md) of an adapter that is taken home: what it is, its scores, their protocol, and how to load it.
+"""The model card (README.md) of an adapter that is taken home: what it is, its scores, their protocol, and how to load it; and
+`mistakes.md` next to it, with the classes that it confuses and its worst mistakes.
 
 Model hubs read this form: YAML on top, Markdown below. Names of tasks, models and labels come from a sweep file, so the card
 shows them as plain text, never as markup.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from craft import TUNERS
 from craft.models.files import base_name, is_gguf
 from craft.results import MODEL_DIGEST, name_score
+from craft.scoring.predictions import WORST, Prediction, worst
 from craft.tasks.prompts import PROMPTS
 from orchestrator.adapters.merging import reads_pairs
 from orchestrator.plan.configuration import flatten, text
@@ -30,6 +32,7 @@ from orchestrator.results.intervals import Interval
 from orchestrator.results.metrics import COLUMNS, full_label, number
 from orchestrator.results.probabilities import EXPECTED, P_ENOUGH, P_FRONT
 from orchestrator.results.summary import Entry, Summary
+from orchestrator.review.comparing import confusions
 from orchestrator.tools.markup import plain
 
 CONFIG_FILE = "adapter_config.json"
@@ -69,7 +72,9 @@ def served_by(
     return commands
 
 
-CARD_FILE = "README.md"
+CARD_FILE, MISTAKES_FILE = "README.md", "mistakes.md"
+SHOWN, MOST_CLASSES = ("row", "label", "answer", "probability", "text", "text_pair", "prompt"), 20
+"""What is shown of a wrong answer; the most classes that have a table of confusions."""
 TEMPLATE, LOADING = (Path(__file__).with_name(f"{name}.jinja") for name in ("model_card", "loading"))
 PROTOCOLS = {
     "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "
@@ -100,6 +105,15 @@ class Taken:
     reasons: tuple[str, ...]
     answer: str = ""
     folder: Path = Path()
+
+
+def write_card(adapter: Taken, run: Mapping[str, Any], merged: str | None, answers: Mapping[str, Sequence[Prediction]]) -> None:
+    """Writes the model card, and the page of its mistakes if answers are on record."""
+    card, trial = model_card(adapter, run, merged, peft_config(adapter.folder)), adapter.entry.trial
+    if wrong := mistakes_page(f"{trial.label}, seed {trial.seed}", answers):
+        (adapter.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
+        card += f"\n`{MISTAKES_FILE}` shows where it is wrong, with texts of the data: leave it out where they are private.\n"
+    (adapter.folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 def model_card(
@@ -209,3 +223,33 @@ def _shown(name: str, value: Any) -> str:
 
 def _code(code: str) -> str:
     return f"`{' '.join(str(code).split()).replace('`', chr(39)).replace('|', '/')}`"
+
+
+def mistakes_page(title: str, answers: Mapping[str, Sequence[Prediction]]) -> str:
+    """Writes the page of a trial's answers, by split. It is empty if no line has a label and an answer."""
+    parts = []
+    for split, lines in answers.items():
+        if all("answer" in line and "label" in line for line in lines):
+            classes, mistakes = "right" in lines[0], [lines[place] for place in worst(lines)]
+            heads = [name for name in SHOWN if any(name in line for line in mistakes)]
+            table = _table(heads, ([line.get(name, "") for name in heads] for line in mistakes)) if mistakes else "none"
+            parts += [f"## {plain(split)}", *(_confused(lines) if classes else [])]
+            parts += ["Most confident mistakes:" if classes else "Largest errors:", table]
+    return "\n\n".join([f"# Where {plain(title)} is wrong", *parts]) + "\n" if parts else ""
+
+
+def _confused(lines: Sequence[Prediction]) -> list[str]:
+    names, counts = confusions(lines)
+    right = f"{sum(line['right'] for line in lines):,} of {len(lines):,} rows are right."
+    if len(names) <= MOST_CLASSES:
+        return [
+            right,
+            _table(["label \\ answer", *map(plain, names)], ([name, *row] for name, row in zip(names, counts, strict=True))),
+        ]
+    pairs = ((counts[i][j], label, answer) for i, label in enumerate(names) for j, answer in enumerate(names) if i != j)
+    return [right, _table(["rows", "label", "answer"], sorted((pair for pair in pairs if pair[0]), reverse=True)[:WORST])]
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -26,7 +26,7 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import format_bytes
 from orchestrator.adapters.merging import read_run, reads_pairs, write_as_lora, write_merged
-from orchestrator.adapters.model_card import CARD_FILE, Taken, loading, model_card, peft_config, served_by
+from orchestrator.adapters.model_card import CARD_FILE, Taken, loading, peft_config, served_by, write_card
 from orchestrator.plan.configuration import CUT
 from orchestrator.record.resume import check_data
 from orchestrator.results.metrics import SIZE
@@ -34,7 +34,6 @@ from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.results.summary import Summary
 from orchestrator.review.desired_runs import headline
 from orchestrator.review.front_tables import describe_trials, full_label
-from orchestrator.review.mistakes import MISTAKES_FILE, POINTER, mistakes_page
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.pick import Pick, choose_seed, titles
 from orchestrator.sweepfile.mistakes import NothingMeets, unknown
@@ -109,11 +108,7 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
         shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
         written = f"the adapter as it was trained, {trained}"
     adapter = replace(adapter, reasons=(*adapter.reasons, f"Written: {written}."))
-    card = model_card(adapter, run, merged, peft_config(folder))
-    answers = record.predictions(adapter.entry.key, scratch / "answers")
-    if wrong := mistakes_page(f"{adapter.entry.trial.label}, seed {adapter.entry.trial.seed}", answers):
-        (folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
-    (folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
+    write_card(adapter, run, merged, record.predictions(adapter.entry.key, scratch / "answers"))
     return adapter
 
 

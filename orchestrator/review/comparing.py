@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -232,6 +233,13 @@ def _nothing_shared(metric: str, *sides: SidePart) -> str:
 
     names, held = [side.name for side in sides], [f"{side.record.name} has {keys(side)}" for side in sides]
     return f"nothing to compare: {names[0]} and {names[1]} share no finished task and seed. {'; '.join(held)}"
+
+
+def confusions(lines: Sequence[Prediction]) -> tuple[list[str], list[list[int]]]:
+    """Counts rows by label and answer; returns the classes in order, and for each label its counts by answer."""
+    names = sorted({str(line[side]) for line in lines for side in ("label", "answer")})
+    counts = Counter((str(line["label"]), str(line["answer"])) for line in lines)
+    return names, [[counts[label, answer] for answer in names] for label in names]
 
 
 def worth(line: Prediction) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from craft.scoring.predictions import Prediction
+from orchestrator.adapters.model_card import mistakes_page
 from orchestrator.review.comparing import differing
-from orchestrator.review.mistakes import mistakes_page
 
 
 def classes(labels: str, answers: str) -> list[Prediction]:
