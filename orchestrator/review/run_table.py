@@ -34,8 +34,8 @@ from orchestrator.review.run_columns import Call, Column, Columns, Unclear, name
 from orchestrator.review.terms import HIGHER, PARTS, PROGRESS, RUN, RUN_NAMES, SHARES, STOPPED
 from orchestrator.review.trials_file import OF_TRIAL, read_trials
 
-MOST = 20_000
-"""The most configurations."""
+MOST, MOST_TRAININGS = 20_000, 100_000
+"""The most configurations, and trainings of all of them."""
 UNNAMED = "task"
 MISFIT = 0.51
 """By so many points a score that was rounded may differ from the mean of its answers."""
@@ -233,6 +233,10 @@ def _entries(
     if len(settings) > MOST:
         raise DataError(
             f"{rows.source}: {len(settings):,} configurations, and at most {MOST:,} are compared; --by names fewer settings"
+        )
+    if len(trainings) > MOST_TRAININGS:
+        raise DataError(
+            f"{rows.source}: {len(trainings):,} trainings, and at most {MOST_TRAININGS:,} are judged; leave seeds out"
         )
     ids = {key: hashlib.sha256(repr(values).encode()).hexdigest()[:10] for key, values in settings.items()}
     (score,), entries, lengths = columns.parts["score"], list[Entry](), dict[str, tuple[float, str]]()

@@ -325,9 +325,10 @@ def test_two_are_compared_with_an_interval_no_narrower_than_the_rounding(tmp_pat
     assert all(row.score.half >= 0.5 for row in read_lines(tmp_path, equal).record.summaries)
 
 
-def test_more_configurations_than_can_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_table, "MOST", 1)
-    with pytest.raises(DataError, match="4 configurations, and at most 1 are compared"):
+@pytest.mark.parametrize(("limit", "said"), [("MOST", "4 configurations"), ("MOST_TRAININGS", "12 trainings")])
+def test_more_than_can_be_judged_is_refused(limit: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_table, limit, 1)
+    with pytest.raises(DataError, match=f"{said}, and at most 1 are "):
         judge(plain_rows())
 
 
