@@ -142,9 +142,9 @@ def _paper_columns(rows: Sequence[Summary], objectives: Objectives) -> list[Colu
     score = metric_column("score", "Average" if tasks else "", metric_among(rows))
     columns = [metric_column(name, ends=False) for name in objectives if name not in ("score", SIZE)]
     return [
-        _in_words("Method", "Method", lambda row: _parts(row)[0]),
-        _in_words("Size", "Size", lambda row: _parts(row)[1]),
-        _in_words("Modules", "Modules", lambda row: _parts(row)[2]),
+        _text_column("Method", "Method", lambda row: _parts(row)[0]),
+        _text_column("Size", "Size", lambda row: _parts(row)[1]),
+        _text_column("Modules", "Modules", lambda row: _parts(row)[2]),
         metric_column(SIZE, "Parameters"),
         *(metric_column(f"score/{task}", task_title(task)) for task in tasks),
         *(replace(column, label=heading(column.label)) for column in (score, *columns)),
@@ -286,7 +286,7 @@ def metric_column(name: str, label: str = "", metric: str = "", ends: bool = Tru
     return replace(column, label=label or label_of(name, metric), interval=column.interval and ends)
 
 
-def _in_words(name: str, label: str, read: Callable[[Summary], str]) -> Column:
+def _text_column(name: str, label: str, read: Callable[[Summary], str]) -> Column:
     return Column(name, label, kind="text", read=read)
 
 
@@ -294,12 +294,12 @@ def front_columns(summaries: Sequence[Summary], objectives: Objectives, tasks: S
     """Returns the columns of the tables for people; those of `tasks` have no intervals."""
     metric, unit = metric_among(summaries), next((summary.unit for summary in summaries), "")
     return [
-        _in_words("mark", "", lambda summary: ("●" if summary.on_front else "") + ("✓" if summary.enough else "")),
-        _in_words("configuration", "configuration", full_label),
+        _text_column("mark", "", lambda summary: ("●" if summary.on_front else "") + ("✓" if summary.enough else "")),
+        _text_column("configuration", "configuration", full_label),
         *(metric_column(name, unit if name == SIZE else "", metric) for name in front_metrics(summaries, objectives)),
         *(metric_column(f"score/{task}", short_task(task), ends=False) for task in tasks),
-        _in_words("trials", "trials" if len(tasks_of(summaries)) > 1 else "seeds", describe_trials),
-        *([_in_words("tuning", "tuning", describe_tuning)] if has_tuning(summaries) else []),
+        _text_column("trials", "trials" if len(tasks_of(summaries)) > 1 else "seeds", describe_trials),
+        *([_text_column("tuning", "tuning", describe_tuning)] if has_tuning(summaries) else []),
     ]
 
 
