@@ -20,7 +20,6 @@ from craft.tasks import find_task
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-
 RECORD_FILE = "trained_as.json"
 """The run's record in the folder of a merged model."""
 TOLERANCE = 1e-3

@@ -23,13 +23,9 @@ from orchestrator.sweepfile.settings import Direction
 # Okabe and Ito's colours without yellow and black, which vanish on a light and on a dark ground; the blue is a little lighter
 # than theirs so that it holds on the dark one.
 BLUE = "#1B80C4"
-
 OKABE_ITO = ("#D55E00", BLUE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
-
 MORE_COLOURS = ("#8E5FB5", "#8C6D00", "#17A3A3", "#B0414E", "#6F9A1F", "#5C6BC0", "#9C6B4E")
-
 PALETTE = (*OKABE_ITO, *MORE_COLOURS)
-
 FIXED_METHODS = (
     *("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full"),
     *("head", "bitfit", "ia3", "rslora", "adalora", "craft_star", "houlsby"),

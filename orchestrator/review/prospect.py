@@ -57,13 +57,12 @@ from orchestrator.sweepfile.sweep import Sweep
 if TYPE_CHECKING:
     from craft.trainer.probe import Speed
 
-
 _TIMING_SETTINGS = ("batch_size", "gradient_accumulation", "max_length", "precision")
 """Settings on which the time of a step depends most."""
-
-
 PROBE_SECONDS = 20.0
 """The most time for steps that are timed."""
+SAMPLE = 300
+"""Training rows of a task whose tokens are counted."""
 BESIDE = 1.15
 """How much longer a training takes if another one runs at the same time on other cores of the machine."""
 
@@ -213,9 +212,6 @@ def _sample(plan: Plan, task: Task, tokenizer: Any) -> tuple[Any, np.ndarray]:
     """Returns a sample of a task's training rows and the tokens of each, (n,)."""
     sample = take_sample(load_splits(task, plan.sweep.data, protocol=plan.sweep.protocol).train, SAMPLE)
     return sample, token_lengths(task, sample, tokenizer, plan.sweep.data.generation)
-
-
-SAMPLE = 300
 
 
 def data_lines(plan: Plan) -> Iterator[Line]:

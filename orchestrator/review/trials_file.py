@@ -32,8 +32,6 @@ FACTS = (
     *(METRIC, POSITIVE, GUESSING, CREDITS, SEARCH_CREDITS),
 )
 """What a record says of a trial that means something elsewhere."""
-
-
 REASONS: dict[str, Reason] = {"serves": "source", "tunes": "candidate", "added": "added", "transferred": "transferred"}
 """Why there is a trial, by the column that says it."""
 
