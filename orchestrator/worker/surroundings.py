@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,13 @@ def stderr_to(path: Path) -> Iterator[int]:
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
+
+
+@cache
+def spare_modules() -> None:
+    """Takes what the imports of this process have made out of garbage collection: a pass over it takes 0.2 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def free_memory() -> None:
@@ -167,7 +175,8 @@ def guarded(settings: WorkerSettings, name: str) -> Iterator[tuple[Path, Heartbe
     import torch
 
     with _scratch(settings, name) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
-        free_memory()
+        train_of(settings.train)  # imports what trains
+        spare_modules()
         torch.set_num_threads(settings.threads)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
