@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
-from craft.settings import TrainingSettings
 from orchestrator.sweepfile.mistakes import Mistake, YamlPath, unknown
 from orchestrator.sweepfile.settings import tuned_settings
 from orchestrator.sweepfile.space.blocks import parameter_names
@@ -82,64 +81,54 @@ def _add_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
     return block | added if added else block
 
 
-def check_fair(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
-    """Yields the mistakes in what `compare: fair` does not go with, or in what goes with nothing else.
-
-    Args:
-        sweep: the checked file; None if another part of it is wrong, and then only the latter are checked.
-    """
-    if document.get("compare") != FAIR:
-        paths: list[YamlPath] = [(name,) for name in ("tuned", "tuning_seeds") if document.get(name) is not None]
-        paths += [(*block.path, "tuned") for block in blocks if not block.tuned]
-        for path in paths:
-            yield Mistake(path, "goes with compare: fair, which this file does not say; add it, or drop this")
-    elif sweep is not None:
-        tuned = sweep.tuned or {RATE: {}}
-        yield from _check_settings(document, blocks, tuned, sweep.training.head_learning_rate)
-        yield from _check_sections(sweep, [*tuned])
-        mistakes = [*_check_names(blocks, tuned), *_check_values(blocks, [*tuned])]
-        yield from mistakes or _check_budgets(blocks, [*tuned])
+def check_fair(sweep: Sweep) -> Iterator[Mistake]:
+    """Yields the mistakes in what `compare: fair` does not go with, or in what goes with nothing else."""
+    if not sweep.compare:
+        paths: list[YamlPath] = [(name,) for name in ("tuned", "tuning_seeds") if getattr(sweep, name) is not None]
+        paths += [(*block.path, "tuned") for block in sweep.blocks if not block.tuned]
+        message = "goes with compare: fair, which this file does not say; add it, or drop this"
+        yield from (Mistake(path, message) for path in paths)
+        return
+    tuned = sweep.tuned or {RATE: {}}
+    yield from _check_settings(sweep, [*tuned])
+    yield from _check_sections(sweep, [*tuned])
+    mistakes = [*_check_names(sweep.blocks, tuned), *_check_values(sweep.blocks, [*tuned])]
+    yield from mistakes or _check_budgets(sweep.blocks, [*tuned])
 
 
-def _check_settings(
-    document: dict[str, Any], blocks: Sequence[Block], tuned: Mapping[str, Any], head_rate: float | None
-) -> Iterator[Mistake]:
+def _check_settings(sweep: Sweep, names: Sequence[str]) -> Iterator[Mistake]:
     """Yields values for all blocks, or for a task, of what every block tunes: they are never used."""
-    fixed = [block for block in blocks if not block.tuned]
+    fixed = [block for block in sweep.blocks if not block.tuned]
     # A head alone has a rate of its own, unless that is null.
-    rated = [row for row in fixed if METHODS[row.method].adapts or head_rate is None or "head_learning_rate" in row.dimensions]
-    never = [name for name in tuned if not (rated if name == RATE else fixed)]
-    sections: dict[YamlPath, Any] = {("training",): document.get("training")}
-    sections |= {("task_training", task): settings for task, settings in (document.get("task_training") or {}).items()}
+    own_rate = sweep.training.head_learning_rate is not None
+    rated = [row for row in fixed if METHODS[row.method].adapts or not own_rate or "head_learning_rate" in row.dimensions]
+    # Effective files write defaults out, so a value equal to the default was not chosen by the user.
+    sections: dict[YamlPath, Any] = {("training",): sweep.training.model_dump(exclude_defaults=True)}
+    sections |= {("task_training", task): settings for task, settings in sweep.task_training.items()}
+    message = "is tuned under compare: fair, so this value is never used; drop it, or tune something else"
     for path, settings in sections.items():
-        for name in never:
-            # Effective files write defaults out, so a value equal to the default was not chosen by the user.
-            field = TrainingSettings.model_fields.get(name)
-            default = field.default if field else None
-            if isinstance(settings, dict) and settings.get(name, default) != default:
-                message = "is tuned under compare: fair, so this value is never used; drop it, or tune something else"
+        for name in names:
+            if name in settings and not (rated if name == RATE else fixed):
                 yield Mistake((*path, name), message)
 
 
-def _check_sections(sweep: Sweep, names: list[str]) -> Iterator[Mistake]:
-    rule = sweep.replication
+def _check_sections(sweep: Sweep, names: Sequence[str]) -> Iterator[Mistake]:
+    rule, algorithm, scheduler = sweep.replication, sweep.search.algorithm, sweep.scheduler.name
     if rule is None or set(rule.tuned) != set(names):
         expected = f"{{tuned: [{', '.join(names)}]}}"
         yield Mistake(("replication",), f"compare: fair sets it to {expected} with the reported seeds; drop it")
     elif sweep.tuning_seeds is not None:
         message = "with a replication by hand the sweep's own seeds tune; drop this, or drop replication"
         yield Mistake(("tuning_seeds",), message)
-    algorithm, scheduler = sweep.search.algorithm, sweep.scheduler.name
-    refused = {
-        ("search", "algorithm"): algorithm != "grid"
-        and f"{algorithm} gives some configurations more trials than others; compare: fair goes with grid",
-        ("scheduler", "name"): scheduler != "none"
-        and f"{scheduler} ends trials because of other configurations, so their tuning budgets would differ; "
-        "compare: fair goes without a scheduler",
-        ("protocol",): sweep.protocol != "honest"
-        and f"{sweep.protocol} tunes on the reported split, which flatters what is tuned; compare: fair needs honest",
-    }
-    yield from (Mistake(path, message) for path, message in refused.items() if message)
+    if algorithm != "grid":
+        message = f"{algorithm} gives some configurations more trials than others; compare: fair goes with grid"
+        yield Mistake(("search", "algorithm"), message)
+    if scheduler != "none":
+        why = f"{scheduler} ends trials because of other configurations, so their tuning budgets would differ"
+        yield Mistake(("scheduler", "name"), f"{why}; compare: fair goes without a scheduler")
+    if sweep.protocol != "honest":
+        why = f"{sweep.protocol} tunes on the reported split, which flatters what is tuned"
+        yield Mistake(("protocol",), f"{why}; compare: fair needs honest")
 
 
 def _check_names(blocks: Sequence[Block], tuned: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -1,7 +1,6 @@
 """The one door to a sweep file: `load_sweep` reads it, checks all of it and makes its paths absolute.
 
-    yaml_source -> fair (writes `compare: fair` out) -> sweep (each section), blocks (each block)
-                -> fair, sections (sections together) -> Sweep
+    plain_yaml -> fair (writes `compare: fair` out) -> sweep, blocks, tasks (each section) -> sections (together) -> Sweep
 
 Other packages get a `Sweep` only from here. A wrong file raises a `SweepError` with every mistake at once: file and line, path,
 what was given, what is allowed, the nearest valid name.
@@ -19,22 +18,11 @@ from pydantic import ValidationError
 from craft.models.files import is_gguf
 from craft.plugins import PluginError, find_plugin, load_installed, load_plugins
 from craft.settings import paths_to_read
-from orchestrator.sweepfile.fair import check_fair, write_out
+from orchestrator.sweepfile.fair import write_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, YamlPath, from_pydantic, shown
 from orchestrator.sweepfile.plain_yaml import Source, read_yaml
-from orchestrator.sweepfile.sections import (
-    check_algorithm,
-    check_lengths,
-    check_measures,
-    check_metrics,
-    check_prerequisites,
-    check_replication,
-    check_stopping,
-    check_tasks,
-    replace_auto,
-)
+from orchestrator.sweepfile.sections import check_lengths, check_sections, check_tasks, replace_auto
 from orchestrator.sweepfile.space.blocks import parse_block
-from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
 
 
@@ -48,7 +36,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     absent = _resolve_files(source.content, Path(path).resolve().parent)
     sweep, mistakes = check(source.content)
     if sweep is not None:
-        mistakes += check_lengths(source.content, sweep.blocks)
+        mistakes += check_lengths(sweep)
     mistakes = [*absent, *(mistake for mistake in mistakes if not (absent and mistake.message.startswith("no file ")))]
     if sweep is None or mistakes:
         ordered = sorted(mistakes, key=lambda mistake: source.line(mistake.path))
@@ -102,28 +90,22 @@ def read_effective(document: dict[str, Any]) -> Sweep:
 
 
 def check(document: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
-    """Returns the sweep that a file's plain data describe, None if a section is wrong; and every mistake."""
-    mistakes: list[Mistake] = []
-    sweep = None
+    """Returns the sweep that a file's plain data describe, None if a section is wrong; and every mistake.
+
+    Sections are checked together once each of them is right.
+    """
     document, origins = write_out(document)
+    sweep, mistakes, space = None, list[Mistake](), document.get("space")
     try:
         sweep = Sweep.model_validate(document)
     except ValidationError as error:
         mistakes += from_pydantic(error, Sweep)
-    space = document.get("space")
-    parsed = [parse_block(block, index) for index, block in enumerate(space if isinstance(space, list) else ())]
-    blocks: list[Block] = [block for block, _ in parsed if block]
-    mistakes += [mistake for _, wrong in parsed for mistake in wrong]
-    wrong_tasks = list(check_tasks(document))
-    if sweep is not None and not mistakes and not wrong_tasks:
-        sweep = replace_auto(sweep, blocks)
-    mistakes += check_algorithm(document, blocks)
-    if sweep is not None and not wrong_tasks:  # the rules for stopping depend on the list of tasks
-        mistakes += [*check_stopping(sweep), *check_replication(sweep)]
-    mistakes += check_fair(document, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)
-    mistakes += [*check_metrics(document), *wrong_tasks]
-    for check_sections in (check_prerequisites, check_measures):
-        mistakes += check_sections(sweep) if sweep and not mistakes else []
+    for index, block in enumerate(space if isinstance(space, list) else ()):
+        mistakes += parse_block(block, index)[1]
+    mistakes += check_tasks(document)
+    if sweep is not None and not mistakes:
+        sweep = replace_auto(sweep)
+        mistakes += check_sections(sweep)
     return sweep, list(dict.fromkeys(_at_its_origin(mistake, origins) for mistake in mistakes))
 
 

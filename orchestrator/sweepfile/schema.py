@@ -16,7 +16,6 @@ from craft.methods import METHODS
 from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.mistakes import shown_names, spellings
-from orchestrator.sweepfile.settings import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.blocks import DISTRIBUTIONS, MAX_VALUES, TYPE, OwnKeys
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.sweep import NAME, Sweep
@@ -48,8 +47,6 @@ def sweep_schema() -> Schema:
     keys["tasks"]["items"] = _ref("TaskOrSuite")
     keys["task_training"] |= TRAINING_BY_TASK
     keys["warm_start"] |= {"propertyNames": _ref("Task"), "additionalProperties": _ref("Task")}
-    keys["objectives"]["propertyNames"] = {"enum": list(METRICS)}
-    keys["constraints"]["propertyNames"] = {"enum": list(PLANNED_METRICS)}
     keys["space"]["items"] = _ref("Block")
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     definitions["MeasureSettings"]["properties"]["forgetting"]["anyOf"].insert(0, {"type": "boolean"})

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from craft.plugins import add_row
 from craft.results import Counts
@@ -68,6 +77,22 @@ PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters"
 """The metrics that are known before a configuration trains; `constraints` may bound these."""
 
 
+def _named(kind: str, names: Callable[[], Sequence[str]]) -> AfterValidator:
+    """Returns a check of a name. `names` is called each time: plugins add some."""
+
+    def check(name: str) -> str:
+        if name not in names():
+            raise ValueError(unknown(kind, name, names()))
+        return name
+
+    return AfterValidator(check)
+
+
+Metric = Annotated[str, _named("metric", lambda: METRICS), WithJsonSchema({"type": "string", "enum": [*METRICS]})]
+_PLANNED = {"type": "string", "enum": [*PLANNED_METRICS]}
+PlannedMetric = Annotated[str, _named("metric", lambda: PLANNED_METRICS), WithJsonSchema(_PLANNED)]
+
+
 def _check_seeds(seeds: Any) -> Any:
     """Raises ValueError for a list that has anything but whole numbers of 32 bits, each once."""
     for seed in seeds if isinstance(seeds, list) else ():
@@ -118,7 +143,7 @@ class Enough(Settings):
 class SearchSettings(Settings):
     """How the sweep chooses its configurations."""
 
-    algorithm: str = Field(
+    algorithm: Annotated[str, _named("algorithm", lambda: [AUTO, *SEARCHERS])] = Field(
         "grid",
         description="The searcher ([search.md](search.md)).",
         json_schema_extra={"enum": [AUTO, *SEARCHERS]},
@@ -139,13 +164,6 @@ class SearchSettings(Settings):
     def row(self) -> SearcherRow:
         """The row of SEARCHERS for this algorithm."""
         return SEARCHERS[self.algorithm]
-
-    @field_validator("algorithm")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if name not in (names := [AUTO, *SEARCHERS]):
-            raise ValueError(unknown("algorithm", name, names))
-        return name
 
 
 class SchedulerSettings(Settings):

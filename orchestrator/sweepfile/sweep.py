@@ -26,6 +26,8 @@ from orchestrator.sweepfile.settings import (
     Budget,
     Direction,
     Enough,
+    Metric,
+    PlannedMetric,
     ReplicationSettings,
     SchedulerSettings,
     SearchSettings,
@@ -61,7 +63,7 @@ class Sweep(Settings):
         max_length=100,
         description="Modules or files with own parts ([extending.md](extending.md)).",
     )
-    objectives: dict[str, Direction] = Field(
+    objectives: dict[Metric, Direction] = Field(
         DEFAULT_OBJECTIVES,
         min_length=1,
         description="Metrics of the front, with directions.",
@@ -86,7 +88,7 @@ class Sweep(Settings):
     )
     search: SearchSettings = Field(default_factory=SearchSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
-    constraints: dict[str, Bounds] = Field({}, description="Bounds; a configuration outside them is not trained.")
+    constraints: dict[PlannedMetric, Bounds] = Field({}, description="Bounds; a configuration outside them is not trained.")
     replication: ReplicationSettings | None = Field(None, description="Which configurations get further seeds.")
     budget: Budget = Field(default_factory=Budget)
     resources: Resources = Field(default_factory=Resources)
@@ -173,9 +175,9 @@ class Sweep(Settings):
         """The seeds with which configurations are reported, those that may be added for the front left out."""
         return self.seeds if self.replication is None else self.replication.seeds
 
-    def block_at(self, path: YamlPath) -> Block | None:
-        """Returns the method block at the path `("space", index)`; None if there is none."""
-        return next((block for block in self.blocks if block.path == path), None)
+    def block_at(self, path: YamlPath) -> Block:
+        """Returns the method block at the path `("space", index)`."""
+        return next(block for block in self.blocks if block.path == path)
 
     def training_for(self, task: str, chosen: dict[str, Any], block: Block | None = None) -> TrainingSettings:
         """Returns the training settings of a trial on `task`, whose configuration has `chosen` some settings itself.

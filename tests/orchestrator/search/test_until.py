@@ -151,7 +151,7 @@ def test_a_configuration_alone_gets_the_seeds_that_an_answer_needs(tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("scheduler: {name: promotion}\ntraining: {epochs: 3}\n", "with promotion some never do"),
+        ("scheduler: {name: promotion}\ntraining: {epochs: 3}\n", "with scheduler.name: promotion some never do"),
         ("objectives: {trainable_parameters: minimize}\n", "give score: maximize too"),
     ],
 )
