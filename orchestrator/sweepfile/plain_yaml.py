@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,84 +37,76 @@ class _Reader(yaml.SafeLoader):
     """Composes nodes with a depth limit, turns them into plain data, and notes in `origins` where each path is.
 
     Args:
-        origin: the name of the text for people, a file or a `--set`.
-        has_lines: whether places carry the line, as in `origin:3`.
+        at: returns the place of a line for people.
     """
 
-    def __init__(self, text: str, origin: str, has_lines: bool) -> None:
-        self.origin, self.has_lines = origin, has_lines
+    def __init__(self, text: str, at: Callable[[int], str]) -> None:
+        self.at = at
         self.depth = self.nodes = 0
         self.origins: dict[YamlPath, str] = {}
         super().__init__(text)
 
-    def at(self, line: int) -> str:
-        return f"{self.origin}:{line + 1}" if self.has_lines else self.origin
-
-    def where(self, node: yaml.Node) -> str:
-        return self.at(node.start_mark.line)
+    def where(self, part: yaml.Node | yaml.Event) -> str:
+        return self.at(part.start_mark.line + 1)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.depth >= MAX_DEPTH:
-            raise _wrong(self.at(self.peek_event().start_mark.line), f"more than {MAX_DEPTH} levels deep")
+            raise _wrong(self.where(self.peek_event()), f"more than {MAX_DEPTH} levels deep")
         self.depth += 1
         try:
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
 
-    def convert(self, node: yaml.Node, path: YamlPath, key: yaml.Node | None) -> Any:
+    def convert(self, node: yaml.Node, path: YamlPath, where: str) -> Any:
         self.nodes += 1
-        where = self.where(key or node)
         if self.nodes > MAX_NODES:
             raise _wrong(where, f"more than {MAX_NODES} values once its aliases are written out")
         if len(path) > MAX_DEPTH:  # an alias to a mapping around itself never ends
             raise _wrong(where, f"more than {MAX_DEPTH} levels deep once its aliases are written out")
         self.origins[path] = where
         if isinstance(node, yaml.ScalarNode):
-            return self.scalar(node, where)
-        self.check_tag(node.tag, where)
+            return _scalar(node, where)
+        _check_tag(node, where)
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
-        return [self.convert(item, (*path, index), None) for index, item in enumerate(node.value)]
+        return [self.convert(item, (*path, index), self.where(item)) for index, item in enumerate(node.value)]
 
     def mapping(self, node: yaml.MappingNode, path: YamlPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             where = self.where(key_node)
-            key = self.scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
+            key = _scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 raise _wrong(where, f"keys are words; got {shown(getattr(key_node, 'value', key))}")
             if key in values:
                 raise _wrong(where, f"{dotted((*path, key))}: given twice, first at {self.origins[(*path, key)]}")
-            values[key] = self.convert(value_node, (*path, key), key_node)
+            values[key] = self.convert(value_node, (*path, key), where)
         return values
 
-    def scalar(self, node: yaml.ScalarNode, where: str) -> Any:
-        text = node.value
-        if node.style is not None:  # quoted or a block: text, whatever it looks like
-            self.check_tag(node.tag, where)
-            return text
-        if node.tag.startswith("!") or "python" in node.tag:
-            self.check_tag(node.tag, where)
-        if text in _WORDS:
-            return _WORDS[text]
-        if _INTEGER.fullmatch(text):
-            if len(text) > MAX_DIGITS:
-                raise _wrong(where, f"a number of {len(text)} digits; {MAX_DIGITS} are allowed")
-            return int(text)
-        if _NOT_FINITE.fullmatch(text):
-            raise _wrong(where, f"{text} is not a finite number")
-        if len(text) <= 64 and _FLOAT.fullmatch(text):
-            number = float(text)
-            if not math.isfinite(number):
-                raise _wrong(where, f"{text} is not a finite number")
-            return number
-        return text
 
-    def check_tag(self, tag: str | None, where: str) -> None:
-        if tag not in _PLAIN_TAGS:
-            tag_name = (tag or "").replace("tag:yaml.org,2002:", "!!")
-            raise _wrong(where, f"the tag {tag_name} is refused; only plain values are allowed")
+def _scalar(node: yaml.ScalarNode, where: str) -> Any:
+    text = node.value
+    if node.style is not None or node.tag.startswith("!") or "python" in node.tag:
+        _check_tag(node, where)
+    if node.style is not None:  # quoted or a block: text, whatever it looks like
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        if len(text) > MAX_DIGITS:
+            raise _wrong(where, f"a number of {len(text)} digits; {MAX_DIGITS} are allowed")
+        return int(text)
+    is_float = len(text) <= 64 and _FLOAT.fullmatch(text) is not None
+    if _NOT_FINITE.fullmatch(text) or (is_float and not math.isfinite(float(text))):
+        raise _wrong(where, f"{text} is not a finite number")
+    return float(text) if is_float else text
+
+
+def _check_tag(node: yaml.Node, where: str) -> None:
+    if node.tag not in _PLAIN_TAGS:
+        tag_name = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise _wrong(where, f"the tag {tag_name} is refused; only plain values are allowed")
 
 
 def _wrong(where: str, message: str) -> SweepError:
@@ -122,27 +114,25 @@ def _wrong(where: str, message: str) -> SweepError:
     return SweepError([f"{where}: {message}"])
 
 
-def read_plain(text: str, origin: str, *, lines: bool) -> tuple[Any, dict[YamlPath, str]]:
-    """Reads the content of a YAML text, and the place of every path in it, as `origin:3` or, without `lines`, as `origin`.
+def _read(text: str, at: Callable[[int], str]) -> tuple[Any, dict[YamlPath, str]]:
+    """Reads the content of a YAML text, and the place of every path in it; `at` returns the place of a line.
 
     Raises:
         SweepError: it is not YAML, or YAML that plain settings have no use for.
     """
     try:
-        reader = _Reader(text, origin, lines)
+        reader = _Reader(text, at)
         node = reader.get_single_node()
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1 if isinstance(error.position, int) else 1
-        raise _wrong(f"{origin}:{line}" if lines else origin, "holds a control character; YAML is printable text") from None
+        raise _wrong(at(line), "holds a control character; YAML is printable text") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{origin}:{mark.line + 1}" if lines and mark else origin
-        raise _wrong(where, f"not YAML: {', '.join(part for part in (error.context, error.problem) if part)}") from None
-    except yaml.YAMLError as error:
-        raise _wrong(origin, f"not YAML: {error}") from None
+        message = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _wrong(at(mark.line + 1 if mark else 1), f"not YAML: {message}") from None
     if node is None:
-        return None, {(): f"{origin}:1" if lines else origin}
-    return reader.convert(node, (), None), reader.origins
+        return None, {(): at(1)}
+    return reader.convert(node, (), reader.where(node)), reader.origins
 
 
 MAX_BYTES = 256 * 1024
@@ -183,8 +173,7 @@ class Source:
             raise _wrong(where, "not of the form key.path=value, as in training.epochs=1 or space.0.rank=8")
         if len(text) > MAX_BYTES:
             raise _wrong(where, f"the value is longer than {MAX_BYTES} bytes")
-        value, origins = read_plain(text, where, lines=False)
-
+        value, _ = _read(text, lambda line: where)
         path: YamlPath = ()
         here = self.content
         for number, part in enumerate(parts, start=1):
@@ -208,7 +197,7 @@ class Source:
                     self._origins[path] = where
                 here = here[key]
         remaining = {other: origin for other, origin in self._origins.items() if other[: len(path)] != path}
-        self._origins = remaining | {(*path, *inner): origin for inner, origin in origins.items()}
+        self._origins = remaining | {path: where}
 
 
 def read_yaml(path: Path) -> Source:
@@ -229,5 +218,4 @@ def read_yaml(path: Path) -> Source:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise _wrong(f"{name}:{line}", "not UTF-8 text") from None
-    document, origins = read_plain(text, name, lines=True)
-    return Source(document, origins, name)
+    return Source(*_read(text, lambda line: f"{name}:{line}"), name)
