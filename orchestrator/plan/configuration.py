@@ -116,6 +116,11 @@ class Configuration:
     transferred: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """All that its point says, by name."""
+        return self.parameters | self.training
+
+    @property
     def known(self) -> dict[str, float]:
         memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
         return {**self.counts.known(), **memory}

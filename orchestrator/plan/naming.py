@@ -7,7 +7,7 @@ LoRA r8, q v, lr 3e-4        CRAFT 64·64, q k v o, cut to 1/8        Head alone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from craft.spec import RECOVERY, RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration, text
 from orchestrator.sweepfile.mistakes import YamlPath, dotted
-from orchestrator.sweepfile.space.dimensions import CONFIG, Choice
+from orchestrator.sweepfile.space.dimensions import CONFIG, Block
 from orchestrator.sweepfile.sweep import Sweep
 
 
@@ -44,8 +44,7 @@ class Identity:
         names = {*self.sweep.tuned_settings, *over}
         identity = self._content(configuration)
         identity |= {"parameters": configuration.parameters, "chosen": sorted({*identity["chosen"]} - names)}
-        block = self.sweep.block_at(configuration.path)
-        identity |= {"tuned": False} if block is not None and not block.tuned else {}
+        identity |= {} if self.sweep.block_at(configuration.path).tuned else {"tuned": False}
         for part in ("training", "parameters"):
             identity[part] = {name: value for name, value in identity[part].items() if name not in names}
         if inside := identity["parameters"].get(CONFIG):
@@ -78,11 +77,10 @@ class Identity:
         from craft.models import Base
         from craft.models.loading import meta_model
 
-        task = find_task(self.sweep.task_names[0], self.sweep.data)
         sweep = self.sweep
-        return meta_model(
-            Base(sweep.model, task.kind, task.labels, revision=sweep.revision, projection_map=sweep.projection_map)
-        )
+        task = find_task(sweep.task_names[0], sweep.data)
+        base = Base(sweep.model, task.kind, task.labels, revision=sweep.revision, projection_map=sweep.projection_map)
+        return meta_model(base)
 
     def run_of(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         if configuration.source is not None:
@@ -97,9 +95,9 @@ class Identity:
 
     def spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         sweep, block = self.sweep, self.sweep.block_at(configuration.path)
-        custom = task.removeprefix("custom/")
-        custom_tasks = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
-        source = sweep.warm_start.get(task) if block is None or block.warm_start else None
+        own = sweep.data.own(task)
+        custom_tasks = {} if own is None else {task.removeprefix("custom/"): own}
+        source = sweep.warm_start.get(task) if block.warm_start else None
         begin = WarmStart(run=self.spec(configuration, source, seed).key) if source else None
         run = RunSpec(
             model=sweep.model,
@@ -131,14 +129,14 @@ class Identity:
         return int(text_config(self.sweep.model, self.sweep.revision).hidden_size)
 
     def _content(self, configuration: Configuration) -> dict[str, Any]:
-        block, training = self.sweep.block_at(configuration.path), configuration.training
+        training = configuration.training
         overruled = {name for settings in self.sweep.task_training.values() for name in settings}
         return {
             "method": configuration.method,
             "training": self.sweep.training_for("", training).model_dump(mode="json", exclude_defaults=True),
             # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
             "chosen": sorted(overruled & set(training)),
-            **(block.own if block else {}),
+            **self.sweep.block_at(configuration.path).own,
         }
 
 
@@ -171,37 +169,19 @@ class Labels:
         self._differ: dict[str, list[str]] = {}
         self._more: dict[str, list[str]] = {}
         self._planned: dict[str, dict[str, Any]] = {}
-        self._silent: dict[YamlPath, list[str]] = {}
 
     def of_point(self, configuration: Configuration) -> str:
         """Returns the label of a configuration before others are known, with all settings that its point chose; beside the
         plan's own, also with those in which it differs from the one of the same label."""
-        settings = configuration.parameters | configuration.training
-        shown = [*self._unnamed(configuration.path), *configuration.training]
+        settings = configuration.settings
+        shown = [*self._unnamed[configuration.path], *configuration.training]
         parts = [*self._name(configuration), *_shown(settings, shown)]
         planned = self._planned.get(_joined(parts), settings)
-        return _joined([*parts, *_differences(self._filled([settings, planned]))[0]])
+        return _joined([*parts, *self._differences([settings, planned])[0]])
 
-    def _unnamed(self, path: YamlPath) -> list[str]:
-        """Returns the method's parameters that have several values in a block, and that `Method.label` does not show."""
-        block = self.sweep.block_at(path)
-        if block is None:
-            return []
-        if path not in self._silent:
-            row, dimensions = METHODS[block.method], block.dimensions
-            searched = {name: dimensions[name] for name in dimensions if name in row.parameters.model_fields}
-            ends = {name: each.values if isinstance(each, Choice) else each.ends for name, each in searched.items()}
-            first = {name: values[0] for name, values in ends.items()}
-            self._silent[path] = []
-            for name, values in ends.items():
-                with suppress(ValueError):  # values that do not go together: the plan names them
-                    labels = {row.text(row.parameters.model_validate({**first, name: value})) for value in values}
-                    self._silent[path] += [name] if len(labels) < len({*map(text, values)}) else []
-        return self._silent[path]
-
-    def _filled(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        names = dict.fromkeys(name for row in rows for name in row)
-        return [{name: row.get(name, getattr(self.sweep.training, name, None)) for name in names} for row in rows]
+    @cached_property
+    def _unnamed(self) -> dict[YamlPath, list[str]]:
+        return {block.path: [*_unnamed(block)] for block in self.sweep.blocks}
 
     def label_of(self, candidates: Sequence[Configuration]) -> str:
         """Returns the parts that the labels of all candidates have."""
@@ -212,72 +192,77 @@ class Labels:
         """Returns the configurations with labels that show a setting only where another of the same name differs in it."""
         by_name: dict[str, list[dict[str, Any]]] = {}
         for configuration in configurations:
-            by_name.setdefault(self._name_of(configuration), []).append(configuration.parameters | configuration.training)
+            by_name.setdefault(_joined(self._name(configuration)), []).append(configuration.settings)
         for name, rows in by_name.items():
             settings = dict.fromkeys(setting for row in rows for setting in row)
             self._differ[name] = [setting for setting in settings if len({text(row.get(setting)) for row in rows}) > 1]
-        trained = {each.id: each for each in (configuration.source or configuration for configuration in configurations)}
+        sources = [configuration.source or configuration for configuration in configurations]
+        trained = {each.id: each for each in sources}
         self._tell_apart([*trained.values()])
-        self._planned = {_joined(self._parts(each)): each.parameters | each.training for each in trained.values()}
-        return [
-            configuration.labelled(_joined(self._parts(configuration.source or configuration)))
-            for configuration in configurations
-        ]
+        self._planned = {_joined(self._parts(each)): each.settings for each in trained.values()}
+        return [row.labelled(_joined(self._parts(source))) for row, source in zip(configurations, sources, strict=True)]
 
     def _tell_apart(self, trained: Sequence[Configuration]) -> None:
         """Adds to the labels that several would have: the block, if their blocks say it; the settings, zeros too; the id."""
         self._more = {}
         for same in self._equal(trained, self.sweep.tuned_settings):
-            blocks = {each.path: self.sweep.block_at(each.path) for each in same}
-            own = [(block.own, block.tuned) for block in blocks.values() if block is not None]
+            own = [(block.own, block.tuned) for block in (self.sweep.block_at(each.path) for each in same)]
             if any(mine != own[0] for mine in own):
                 self._more |= {each.id: [dotted(each.path)] for each in same}
         for same in self._equal(trained):
-            differences = _differences(self._filled([each.parameters | each.training for each in same]))
-            for each, parts in zip(same, differences, strict=True):
+            for each, parts in zip(same, self._differences([each.settings for each in same]), strict=True):
                 self._more[each.id] = [*self._more.get(each.id, ()), *parts]
         for same in self._equal(trained):
             self._more |= {each.id: [*self._more.get(each.id, ()), each.id] for each in same}
 
-    def _equal(self, trained: Sequence[Configuration], without: Iterable[str] = ()) -> list[list[Configuration]]:
+    def _equal(self, trained: Sequence[Configuration], without: Collection[str] = ()) -> list[list[Configuration]]:
         groups: dict[str, list[Configuration]] = {}
         for each in trained:
             groups.setdefault(_joined(self._parts(each, without)), []).append(each)
         return [group for group in groups.values() if len(group) > 1]
 
-    def _parts(self, configuration: Configuration, without: Iterable[str] = ()) -> list[str]:
+    def _parts(self, configuration: Configuration, without: Collection[str] = ()) -> list[str]:
         """Returns the parts of a label: the method, the text of `Method.label`, and the settings in which configurations
         differ."""
-        settings = configuration.parameters | configuration.training
-        names = [
-            setting
-            for setting in self._differ.get(self._name_of(configuration), configuration.training)
-            if setting not in without
-        ]
-        return [*self._name(configuration), *_shown(settings, names), *self._more.get(configuration.id, ())]
-
-    def _name_of(self, configuration: Configuration) -> str:
-        return _joined(self._name(configuration))
+        name = self._name(configuration)
+        names = [each for each in self._differ.get(_joined(name), configuration.training) if each not in without]
+        return [*name, *_shown(configuration.settings, names), *self._more.get(configuration.id, ())]
 
     def _name(self, configuration: Configuration) -> list[str]:
-        row, block = METHODS[configuration.method], self.sweep.block_at(configuration.path)
-        cold = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
+        row = METHODS[configuration.method]
+        cold = self.sweep.warm_start and not self.sweep.block_at(configuration.path).warm_start
         if configuration.method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
             return [BASE_MODEL]
         said = row.text(row.parameters.model_validate(configuration.parameters)).split(", ")
         return [row.title, *filter(None, said), *([COLD] if cold else [])]
 
+    def _differences(self, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+        """Returns, for each of several configurations, the settings in which any two differ, zeros and nulls too. One that a
+        configuration lacks is the file's."""
+        every = dict.fromkeys(name for row in rows for name in row)
+        full = [{name: row.get(name, getattr(self.sweep.training, name, None)) for name in every} for row in rows]
+        names = [name for name in every if any(row[name] != full[0][name] for row in full)]
+        return [[_setting(name, "null" if row[name] is None else row[name]) for name in names] for row in full]
+
+
+def _unnamed(block: Block) -> Iterator[str]:
+    """Yields the method's parameters that have several values in a block, and that `Method.label` does not show."""
+    row = METHODS[block.method]
+    ends = {name: each.ends for name, each in block.dimensions.items() if name in row.parameters.model_fields}
+    first = {name: values[0] for name, values in ends.items()}
+    for name, values in ends.items():
+        with suppress(ValueError):  # values that do not go together: the plan names them
+            labels = {row.text(row.parameters.model_validate({**first, name: value})) for value in values}
+            if len(labels) < len({*map(text, values)}):
+                yield name
+
 
 def _shown(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    return [f"{SHORT_NAMES.get(name, name)} {text(settings[name])}" for name in names if settings.get(name)]
+    return [_setting(name, settings[name]) for name in names if settings.get(name)]
 
 
-def _differences(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Returns, for each of several configurations, the settings in which any two differ, zeros and nulls too."""
-    names = [name for name in rows[0] if any(row[name] != rows[0][name] for row in rows)]
-    return [
-        [f"{SHORT_NAMES.get(name, name)} {'null' if row[name] is None else text(row[name])}" for name in names] for row in rows
-    ]
+def _setting(name: str, value: Any) -> str:
+    return f"{SHORT_NAMES.get(name, name)} {text(value)}"
 
 
 def _joined(parts: Sequence[str]) -> str:

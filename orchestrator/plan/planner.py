@@ -110,8 +110,8 @@ class Planner:
 
         How many parameters a cut leaves is known once the adapter is trained. Until then it counts as its most.
         """
-        block, parameters = self.sweep.block_at(trained.path), trained.counts.trainable_parameters
-        sizes = sizes_within(block.sizes if block else None, parameters)
+        parameters = trained.counts.trainable_parameters
+        sizes = sizes_within(self.sweep.block_at(trained.path).sizes, parameters)
         return [trained.cut(size, name) for size, name in zip(sizes, size_labels(sizes, parameters), strict=True)]
 
     def broken_constraint(self, configuration: Configuration) -> str | None:

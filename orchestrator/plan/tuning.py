@@ -225,8 +225,8 @@ def unequal_tuning(sweep: Sweep, families: Sequence[Family], duplicates: Sequenc
         named = "; ".join(duplicates[:SHOWN])
         yield f"{sweep.where(('space',))}: space: under compare: fair each configuration is named once; twice: {named}"
         return
-    groups = [(group, sweep.block_at(group[0].path)) for family in families for group in family.groups]
-    tuned = [group for group, block in groups if block is None or block.tuned]
+    groups = [group for family in families for group in family.groups]
+    tuned = [group for group in groups if sweep.block_at(group[0].path).tuned]
     most = max(map(len, tuned), default=0)
     for path, count in {group[0].path: len(group) for group in sorted(tuned, key=len, reverse=True)}.items():
         if count < most:
@@ -250,6 +250,5 @@ def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
 
 def most_choices(sweep: Sweep, group: Sequence[Configuration]) -> int:
     """Returns how many candidates of a group can be chosen at most: by the whole adapter and by each size."""
-    block = sweep.block_at(group[0].path)
-    sizes = sizes_within(block.sizes if block else None, group[0].counts.trainable_parameters)
+    sizes = sizes_within(sweep.block_at(group[0].path).sizes, group[0].counts.trainable_parameters)
     return min(len(group), 1 + len(sizes))

@@ -185,22 +185,15 @@ class Sweep(Settings):
         From the strongest to the weakest: the block's settings for the task, its settings for the suite, the configuration's
         choice, the file's settings for the task, its settings for the suite, and `training`.
         """
-        suite = task.split("/", 1)[0]
-        block_training = block.task_training if block else {}
-        layers = (
-            self.training.model_dump(exclude_unset=True),
-            self.task_training.get(suite, {}),
-            self.task_training.get(task, {}),
-        )
-        merged: dict[str, Any] = {}
-        for layer in (*layers, chosen, block_training.get(suite, {}), block_training.get(task, {})):
-            merged |= layer
+        merged = self.training.model_dump(exclude_unset=True)
+        for layer in (self.task_training, {task: chosen}, block.task_training if block else {}):
+            merged |= layer.get(task.split("/", 1)[0], {}) | layer.get(task, {})
         settings = TrainingSettings.model_validate(merged)
         return settings if self.has_heads else settings.without_head()
 
-    def resources_for(self, block: Block | None) -> Resources:
+    def resources_for(self, block: Block) -> Resources:
         """Returns the resources of a trial from `block`: the block's own amounts, and the file's `resources` for the rest."""
-        if block is None or not block.resources:
+        if not block.resources:
             return self.resources
         return Resources.model_validate(self.resources.model_dump(exclude_unset=True) | block.resources)
 

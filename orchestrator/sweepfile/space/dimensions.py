@@ -28,6 +28,14 @@ class Choice:
 
     values: tuple[Any, ...]
 
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All of its values: what a check of the space tries."""
+        return self.values
+
+    def draw(self, generator: random.Random) -> Any:
+        return generator.choice(self.values)
+
 
 @dataclass(frozen=True)
 class Range:
@@ -129,11 +137,7 @@ def sample(blocks: tuple[Block, ...], seed: int) -> Iterator[Point]:
     generator = random.Random(seed)
     while True:
         block = generator.choice(blocks)
-        yield point(block, {name: _draw(dimension, generator) for name, dimension in block.dimensions.items()})
-
-
-def _draw(dimension: Dimension, generator: random.Random) -> Any:
-    return generator.choice(dimension.values) if isinstance(dimension, Choice) else dimension.draw(generator)
+        yield point(block, {name: dimension.draw(generator) for name, dimension in block.dimensions.items()})
 
 
 def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Point]:
@@ -149,7 +153,7 @@ def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Po
 def covering(blocks: tuple[Block, ...]) -> Iterator[Point]:
     """Yields a few points with every value of every choice and both ends of every range, to check a space."""
     for block in blocks:
-        columns = {name: dim.values if isinstance(dim, Choice) else dim.ends for name, dim in block.dimensions.items()}
+        columns = {name: dimension.ends for name, dimension in block.dimensions.items()}
         for row in range(max((len(column) for column in columns.values()), default=1)):
             yield point(block, {name: column[row % len(column)] for name, column in columns.items()})
 
