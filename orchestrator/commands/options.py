@@ -77,14 +77,12 @@ def changes_of(
     changes: list[str] | None, within: float | None = None, until_answered: bool = False, hours: float | None = None
 ) -> tuple[str, ...]:
     """Returns the changes of a sweep file's values that options ask for, as `key.path=value`."""
-    asked = list(changes or ())
-    if within is not None:
-        asked.append(f"enough.within={within}")
-    if until_answered:
-        asked.append("search.until=answered")
-    if hours is not None:
-        asked.append(f"budget.wall_clock={hours:g}h")
-    return tuple(asked)
+    asked = {
+        "enough.within": within,
+        "search.until": "answered" if until_answered else None,
+        "budget.wall_clock": None if hours is None else f"{hours:g}h",
+    }
+    return (*(changes or ()), *(f"{key}={value}" for key, value in asked.items() if value is not None))
 
 
 Name = Annotated[str | None, typer.Option(help="The sweep's name, instead of the file's.")]

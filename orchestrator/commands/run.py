@@ -200,8 +200,8 @@ def more(
     if not answer.command:
         raise NothingMeets(f"{answer.text}\nNothing is proposed that a command could run.")
     console.print(answer.text)
-    command, changes = shlex.split(again), "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
-    start = next((start for start in STARTS if command[: len(start)] == start), None)
+    words, changes = shlex.split(again), "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
+    start = next((start for start in STARTS if words[: len(start)] == start), None)
     if start is None:
         raise ValueError(f"the sweep is continued by a program of its own ({again}); change its file ({changes})")
     if "***" in again:
@@ -210,18 +210,16 @@ def more(
     place = Path(record.state.started.manifest.get("folder", ""))
     if place.is_dir() and not place.samefile(Path.cwd()):
         raise ValueError(f"the sweep's command ({again}) is meant for {place}: run this there")
-    rule = {} if within is None else {"enough.within": within}  # by which a run until answered ends
-    renamed = answer.changes.get("name")
-    command = [word for word in command[len(start) :] if renamed is None or word != "--resume"]
-    command += ["--name", renamed] if renamed is not None else []
-    for key, value in {**answer.changes, **rule}.items():
-        command += ["--set", f"{key}={json.dumps(value)}"] if key != "name" else []
+    settings = {**answer.changes, **({} if within is None else {"enough.within": within})}  # a run until answered ends by it
+    if (name := settings.pop("name", None)) is not None:  # a sweep of its own
+        words = [*(word for word in words if word != "--resume"), "--name", name]
+    words += [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     if as_json and not yes:
         write_report(front_report(record).to_json())
         return 0
     if not yes and not typer.confirm("Run it?"):
         return 0
-    return main(["run", *command, *(["--json"] if as_json else [])], start=start)
+    return main(["run", *words[len(start) :], *(["--json"] if as_json else [])], start=start)
 
 
 def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:

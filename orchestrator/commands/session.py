@@ -35,7 +35,7 @@ from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tools.quiet import noise_to_log, screen_descriptor
+from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import BEGUN_AGAIN, Stop, begin_again
 from orchestrator.tracking.client import TrackingError, check_store
@@ -159,7 +159,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
                 driver.display.say(outcome.trouble)
             if outcome.trouble and driver.options.restart and options.address is None and BEGUN_AGAIN not in os.environ:
                 driver.display.say("The sweep begins again by itself, once, from its last checkpoints.")
-                begin_again(driver.options.restart, screen_descriptor())
+                begin_again(driver.options.restart, driver.display.stream.fileno())
 
         try:
             outcome = drive(driver, stop, shared=shared, last_words=last_words, watch=follower.look)

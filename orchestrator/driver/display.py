@@ -51,7 +51,7 @@ class Display:
         live: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.state, self.missing = State(), ""
+        self.stream, self.state, self.missing = stream, State(), ""
         self._verbosity, self._clock, self._outlooks = verbosity, clock, dict[str, tuple[Outlook, float]]()
         quiet = verbosity == "quiet"
         self._console = Console(file=stream, force_terminal=live, quiet=quiet, highlight=False, emoji=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Sequence
 
@@ -11,9 +12,7 @@ MARKUP = "\\`*_[]|#!~"
 def plain(text: object) -> str:
     """Writes text on one line that Markdown and HTML show as it is, without markup, links or pictures: MLflow and model hubs
     show descriptions as HTML, and would fetch a picture's address."""
-    line = " ".join(str(text).split())
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        line = line.replace(sign, safe)
+    line = html.escape(" ".join(str(text).split()), quote=False)
     return "".join(f"\\{sign}" if sign in MARKUP else sign for sign in line)
 
 

@@ -19,8 +19,6 @@ from orchestrator.tools.secrets import redact
 
 LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
-_screens: list[IO[str]] = []
-
 
 class Lossy(io.TextIOBase):
     """Writes text without passwords to a file descriptor, unbuffered, so that the writer continues whatever its reader does.
@@ -83,13 +81,7 @@ class Lasting:
 
 @contextmanager
 def noise_to_log(path: Path) -> Iterator[IO[str]]:
-    """Sends stderr, stdout and all logging to the file `path`; gives a stream to the former stderr.
-
-    A call inside another changes nothing and gives the outer call's stream.
-    """
-    if _screens:
-        yield _screens[-1]
-        return
+    """Sends stderr, stdout and all logging to the file `path`; gives a stream to the former stderr."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     appended = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -100,21 +92,14 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
         handler.setFormatter(logging.Formatter(LOG_FORMAT))
         os.dup2(log.fileno(), 2)
         root.addHandler(handler)
-        _screens.append(screen)
         try:
             with redirect_stdout(log), redirect_stderr(log):
                 yield screen
         finally:
-            _screens.pop()
             root.removeHandler(handler)
             with suppress(OSError):
                 sys.stderr.flush()
             os.dup2(screen.fileno(), 2)
-
-
-def screen_descriptor() -> int:
-    """Returns the file descriptor of the screen; that of stderr where nothing is sent to a log."""
-    return _screens[-1].fileno() if _screens else 2
 
 
 def log_to_root(names: tuple[str, ...]) -> None:

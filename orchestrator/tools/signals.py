@@ -30,6 +30,7 @@ MENDING_SECONDS = 20.0
 """Time that a driver may wait for a dead Ray when nobody asked it to stop; Ray itself would end it after 60 seconds."""
 LAST_WORDS_SECONDS, UNASKED_SECONDS = 6.0, 30.0
 """Time for the last words, if somebody waits for the end and if nobody does."""
+STOPPING = "Stopping: running trials keep their last checkpoints. Once more to stop at once."
 BEGUN_AGAIN = "CRAFT_BEGUN_AGAIN"
 """The environment variable of a process that has taken the place of one whose Ray had died."""
 
@@ -75,8 +76,6 @@ class Stop:
         self.signal: int | None = None
         self._say = say
         self._heard = 0
-        self._deadline = float("inf")
-        self._broken_since: float | None = None
         self._over = threading.Event()
 
     @contextmanager
@@ -121,36 +120,24 @@ class Stop:
             raise KeyboardInterrupt
 
     def _watch(self, read: int, broken: Callable[[], str | None], last_words: Callable[[str], None]) -> None:
+        heard, broken_since = list[float](), float("inf")
         while not self._over.is_set():
             ready, _, _ = select.select([read], [], [], 0.25)
             for number in os.read(read, 512) if ready else b"":
                 if number in SIGNALS:
-                    self._hear(number)
-            why = broken()
-            self._note_ray(why is not None)
-            if time.monotonic() > self._deadline:
+                    heard.append(time.monotonic())
+                    self.signal = self.signal or number
+                    if not self.asked:
+                        self.asked = True
+                        _within(1.0, lambda: self._say(STOPPING))
+            why, clock_seconds = broken(), time.monotonic()
+            broken_since = float("inf") if why is None else min(broken_since, clock_seconds)
+            deadlines = [began + grace for began, grace in zip(heard, (GRACE_SECONDS, GRACE_TWICE_SECONDS), strict=False)]
+            deadlines.append(broken_since + (GRACE_BROKEN_SECONDS if self.asked else MENDING_SECONDS))
+            if clock_seconds > min(deadlines):
                 why = "stopped" if self.asked or why is None else why
                 _within(LAST_WORDS_SECONDS if self.asked else UNASKED_SECONDS, lambda why=why: last_words(why))  # type: ignore[misc]
                 os._exit(128 + self.signal if self.signal else 1)
-
-    def _hear(self, number: int) -> None:
-        again = self.asked
-        self.asked = True
-        self.signal = self.signal or number
-        self._deadline = min(self._deadline, time.monotonic() + (GRACE_TWICE_SECONDS if again else GRACE_SECONDS))
-        if not again:
-            _within(1.0, lambda: self._say("Stopping: running trials keep their last checkpoints. Once more to stop at once."))
-
-    def _note_ray(self, broken: bool) -> None:
-        clock_seconds = time.monotonic()
-        if not broken:
-            self._broken_since = None
-            if not self.asked:
-                self._deadline = float("inf")
-            return
-        if self._broken_since is None:
-            self._broken_since = clock_seconds
-        self._deadline = min(self._deadline, self._broken_since + (GRACE_BROKEN_SECONDS if self.asked else MENDING_SECONDS))
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:
