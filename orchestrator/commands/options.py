@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.console import Console
 from orchestrator.record.folder import SweepFolder, sweeps_in
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.filling import is_empty
-from orchestrator.tools.quiet import Lasting
+from orchestrator.tools.quiet import lasting_stdout
 
 WIDTH = 160
 """The width of a table that goes to a file or a pipe, in characters."""
@@ -122,14 +122,14 @@ Empty = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print a report for programs (docs/for-programs.md) and nothing else.")]
 
 
-def screen(quiet: bool = False, lasting: bool = False) -> Console:
-    """Returns the console of a command: as wide as the terminal, or `WIDTH` for a file or a pipe.
+def screen(quiet: bool = False, lasting: bool = False, width: int = WIDTH) -> Console:
+    """Returns the console of a command: as wide as the terminal, or `width` for a file or a pipe.
 
     Args:
         lasting: whether the command continues after its reader has left.
     """
-    stream = cast(IO[str], Lasting(sys.stdout)) if lasting else sys.stdout
-    return Console(file=stream, quiet=quiet, highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
+    stream = lasting_stdout() if lasting else sys.stdout
+    return Console(file=stream, quiet=quiet, highlight=False, emoji=False, width=None if sys.stdout.isatty() else width)
 
 
 def plain_screen(quiet: bool = False) -> Console:

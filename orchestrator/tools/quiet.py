@@ -10,10 +10,10 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import IO, TextIO, cast
 
 from orchestrator.tools.secrets import redact
 
@@ -51,32 +51,14 @@ class Lossy(io.TextIOBase):
         super().close()
 
 
-class Lasting:
-    """Writes text without passwords to a stream whose reader may leave (`| head`), or whose terminal may be closed.
-
-    After the first error nothing more is written, so that the writer continues. All else is the stream's own.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        self._try(lambda: self._stream.write(redact(text)))
-        return len(text)
-
-    def flush(self) -> None:
-        self._try(self._stream.flush)
-
-    def _try(self, act: Callable[[], object]) -> None:
-        try:
-            act()
-        except OSError:
-            # Python flushes what the stream still holds when the process ends, and that must not fail.
-            with suppress(OSError), Path(os.devnull).open("w") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())
+def lasting_stdout() -> IO[str]:
+    """Returns stdout for a command that continues after its reader has left (`| head`), or its terminal was closed."""
+    try:
+        file = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # a test's or a notebook's stdout has no file
+        return sys.stdout
+    sys.stdout.flush()
+    return cast(IO[str], Lossy(os.dup(file), sys.stdout.encoding))
 
 
 @contextmanager

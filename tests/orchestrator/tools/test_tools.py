@@ -22,8 +22,8 @@ from orchestrator.tools.signals import Stop
 
 PROGRAM = """
 import sys
-from orchestrator.tools.quiet import Lasting
-stream = Lasting(sys.stdout)
+from orchestrator.tools.quiet import lasting_stdout
+stream = lasting_stdout()
 print("first", file=stream, flush=True)
 sys.stdin.readline()
 for _ in range(3):
