@@ -16,6 +16,7 @@ from pydantic import GetPydanticSchema, TypeAdapter
 from craft.results import RunResult
 from craft.spec import RunSpec
 from orchestrator.plan.configuration import flat_parameters
+from orchestrator.sweepfile.mistakes import is_number
 from orchestrator.sweepfile.resources import Resources
 
 Number: TypeAlias = Annotated[float, GetPydanticSchema(lambda _, schema_of: schema_of(int | float))]
@@ -151,14 +152,10 @@ class TrialResult:
     def from_json(cls, fields: dict[str, Any]) -> TrialResult:
         """Raises TypeError for what is no result: an unknown or missing key, a metric or count that is no number."""
         result = cls(**fields)
-        wrong = [f"{name} is {value!r}" for name, value in (result.metrics | result.counts).items() if not _is_number(value)]
+        wrong = [f"{name} is {value!r}" for name, value in (result.metrics | result.counts).items() if not is_number(value)]
         if wrong:
             raise TypeError(f"{', '.join(wrong)}, which is no number")
         return result
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ not fit. What is left of the hours then goes into more steps of every training, 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
-import yaml
 from pydantic import Field
 
 from craft.methods import find_method
@@ -41,7 +40,7 @@ from orchestrator.review.prospect import seconds_of, trainings_at_once
 from orchestrator.suggest.columns import read_task
 from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath, flow
 from orchestrator.sweepfile.sweep import NAME
 
 SESSION = 30.0
@@ -101,11 +100,9 @@ def suggest(
             f"hours: {hours:g} are too few: {added} of {facts.train:,} rows take about {_duration(seconds)} on this machine "
             f"({machine.speed.step:.2g} s a step); give {math.ceil(seconds / SHARE / 36) / 100:g} or more"
         )
-    more = bounds.longer(best.design)
-    while more:
-        middle = len(more) // 2
-        longer = replace(least, design=more[middle])
-        best, more = (longer, more[middle + 1 :]) if longer.seconds <= limit else (best, more[:middle])
+    longer = bounds.longer(best.design)
+    if fitting := bisect_right(longer, limit, key=lambda design: replace(least, design=design).seconds):
+        best = replace(least, design=longer[fitting - 1])
     return replace(best, left_out=tuple(left_out))
 
 
@@ -308,18 +305,6 @@ class Suggestion:
 
 def _values(values: Sequence[Any]) -> str:
     return flow(values[0]) if len(values) == 1 else f"{{values: {flow(values)}}}"
-
-
-def flow(value: Any) -> str:
-    """Writes a value on one line of YAML: a plain word as it is, other text, and what begins with a digit, in quotes."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(flow, value))}]"
-    if isinstance(value, str) and re.fullmatch(r"(?!\.?\d)[\w./][\w ./()-]*(?<! )", value) and yaml.safe_load(value) == value:
-        return value
-    if isinstance(value, float):
-        return f"{value:g}"
-    quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
 
 
 def _beside(text: str, comment: str) -> str:

@@ -7,12 +7,14 @@ them for programmers; `from_pydantic` rewrites its messages.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
+import yaml
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -82,18 +84,22 @@ def shown(value: Any) -> str:
 
 
 def flow(value: Any) -> str:
-    """Returns `value` as YAML on one line."""
+    """Returns `value` as YAML on one line: a plain word as it is; other text, and what begins with a digit, in quotes."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(flow, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {flow(item)}' for key, item in value.items())}}}"
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    if not isinstance(value, str):
+        return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    if re.fullmatch(r"(?!\.?\d)[\w./][\w ./()-]*(?<! )", value) and yaml.safe_load(value) == value:
+        return value
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
 
 
-def section_of(document: dict[str, Any], key: str) -> dict[str, Any]:
-    """Returns the mapping under `key` of a file's plain data; it is empty if the file has none there."""
-    section = document.get(key)
-    return section if isinstance(section, dict) else {}
+def is_number(value: Any) -> bool:
+    """Returns whether `value` is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def unknown(kind: str, name: Any, names: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
 from orchestrator.sweepfile.fair import check_fair
-from orchestrator.sweepfile.mistakes import Mistake, YamlPath, find_mistakes, section_of, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, find_mistakes, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import AUTO
 from orchestrator.sweepfile.space.dimensions import Choice, Range, is_fixed, is_ordered
@@ -210,7 +210,8 @@ def check_tasks(document: dict[str, Any]) -> Iterator[Mistake]:
             yield Mistake(("tasks", index), unknown_task(name))
         elif isinstance(name, str) and name in document["tasks"][:index]:
             yield Mistake(("tasks", index), f"{shown(name)} is given twice")
-    for name, settings in section_of(document, "task_training").items():
+    by_task = document.get("task_training")
+    for name, settings in by_task.items() if isinstance(by_task, dict) else ():
         if name not in names:
             yield Mistake(("task_training", name), unknown_task(name))
         elif isinstance(settings, dict):

@@ -37,6 +37,7 @@ from orchestrator.sweepfile.mistakes import (
     by_field,
     find_mistakes,
     from_pydantic,
+    is_number,
     shown,
     shown_names,
     spellings,
@@ -184,7 +185,7 @@ class DimensionReader:
         for end in ("min", "max"):
             if end not in value:
                 return self._refuse(path, f"{end} is missing; a range has min and max")
-            if isinstance(value[end], bool) or not isinstance(value[end], int | float):
+            if not is_number(value[end]):
                 return self._refuse((*path, end), f"got {shown(value[end])}; must be a number (other values: give values)")
         low, high = value["min"], value["max"]
         are_integers = isinstance(low, int) and isinstance(high, int)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from craft.methods import METHODS
-from orchestrator.sweepfile.mistakes import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath, is_number
 
 CONFIG = "config"
 """The parameter of a method that holds further ones. A dimension inside it is called `config.KEY`."""
@@ -185,7 +185,7 @@ def has_order(values: Sequence[Any]) -> bool:
     if len({*map(len, rows)}) != 1:
         return False
     moving = [column for column in zip(*rows, strict=True) if any(value != column[0] for value in column)]
-    if not moving or not all(_is_number(value) for column in moving for value in column):
+    if not moving or not all(is_number(value) for column in moving for value in column):
         return False
     steps = itertools.pairwise(sorted(zip(*moving, strict=True)))
     return all(low != high and all(map(operator.le, low, high)) for low, high in steps)
@@ -196,10 +196,6 @@ def ordered(values: Sequence[Any]) -> list[int]:
 
     def numbers(place: int) -> list[Any]:
         value = values[place]
-        return [number for number in (value if isinstance(value, list | tuple) else [value]) if _is_number(number)]
+        return [number for number in (value if isinstance(value, list | tuple) else [value]) if is_number(number)]
 
     return sorted(range(len(values)), key=numbers)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
