@@ -91,7 +91,7 @@ def test_a_sweep_uses_them(tmp_path: Path) -> None:
     sweep = load_sweep(sweep_file(tmp_path, "kappa, cheapest.py"), changes)
     assert sweep.plugins == (str(tmp_path / "kappa.py"), str(tmp_path / "cheapest.py"))
     plan = make_plan(sweep)
-    sizes = [plan.counts[trial.configuration]["trainable_parameters"] for trial in make_strategy(plan).wanted(State())]
+    sizes = [trial.planned["trainable_parameters"] for trial in make_strategy(plan).wanted(State())]
     assert sizes == sorted(sizes)
     text = json.dumps(describe_session(plan).to_json())
 

@@ -17,7 +17,7 @@ import os
 import posixpath
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -74,11 +74,6 @@ class CheckReport(Report):
     report: Literal["check"] = Field("check", description="The kind of this report.")
     ok: bool = Field(description="Whether nothing is `bad`. The exit status is 0 then, and 1 otherwise.")
     findings: list[Finding] = Field(description="What was checked, in order. A `bad` one may end the checks.")
-
-    @classmethod
-    def of(cls, findings: Iterable[Finding]) -> CheckReport:
-        checked = list(findings)
-        return cls(ok=all(finding.level != "bad" for finding in checked), findings=checked)
 
     def show(self, console: Console) -> None:
         table = Table(box=None, pad_edge=False, show_header=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -170,11 +169,12 @@ def check(
     from orchestrator.commands.check import CheckReport, diagnose
 
     options = Options(sweep, changes_of(changes), name, storage, tracking_uri, address)
-    report = CheckReport.of(diagnose(plan_sweep(options, screen(quiet=as_json)), options, machines if address else None))
+    findings = [*diagnose(plan_sweep(options, screen(quiet=as_json)), options, machines if address else None)]
+    report = CheckReport(ok=all(finding.level != "bad" for finding in findings), findings=findings)
     if as_json:
         write_report(report.to_json())
     else:
-        report.show(Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200))
+        report.show(screen(width=200))
     return 0 if report.ok else 1
 
 
@@ -233,9 +233,8 @@ def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | 
         return
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
-    wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
-    screen = Console(file=sys.stdout, highlight=False, emoji=False, width=wide)
-    print_plan(plan, screen, report.steps, report.gpus, report.lines)
+    console = screen(width=max(WIDTH, max(labels, default=40) + 90))
+    print_plan(plan, console, report.steps, report.gpus, report.lines)
 
 
 def exit_status(outcome: SweepOutcome) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from craft.words import format_bytes, plural
@@ -60,7 +59,7 @@ def train(
 
     plan = plan_sweep(Options(sweep, tuple(changes or ())), screen(quiet=True))
     job = _only_job(plan, warm_start)
-    run, counts, folder = job.training.run, plan.counts[job.training.configuration], to or plan.sweep.folder / job.key
+    run, counts, folder = job.training.run, job.training.planned, to or plan.sweep.folder / job.key
     _check_folder(folder, job)
     _say(f"{job.training.trial.name} on {run.model}: {counts['trainable_parameters']:,.0f} adapter parameters, "
          f"{counts['head_parameters']:,.0f} in the head")  # fmt: skip
@@ -145,7 +144,7 @@ def energy(
     for row in rows:
         triple, parameters = ", ".join(map(str, row["ranks"])), f"{row['parameters']:,}"
         table.add_row(row["projection"], triple, parameters, f"{row['energy_kept']:.1%}")
-    Console(emoji=False).print(table)
+    screen().print(table)
 
 
 def _energy_kept(
@@ -202,7 +201,7 @@ def list_store(folder: Path | None = None) -> None:
     from craft.factors.store import Store
 
     store = Store(folder)
-    console = Console(emoji=False) if sys.stdout.isatty() else Console(width=120, emoji=False)
+    console = screen(width=120)
     table = Table("key", "of", "shape", "weights", "size", "used", box=None)
     total = 0
     files = store.files()
@@ -215,7 +214,7 @@ def list_store(folder: Path | None = None) -> None:
     if files:
         console.print(table)
     amount = f"{format_bytes(total)} of at most {format_bytes(store.max_bytes)}"
-    console.print(f"{len(files)} {plural(len(files), 'file')}, {amount}, in {store.folder}", highlight=False, soft_wrap=True)
+    console.print(f"{len(files)} {plural(len(files), 'file')}, {amount}, in {store.folder}", soft_wrap=True)
 
 
 def _described(path: Path) -> tuple[str, str, str]:

@@ -97,10 +97,6 @@ class Plan:
         return wanted if budget is None else min(wanted, budget // each)
 
     @property
-    def counts(self) -> dict[str, dict[str, float]]:
-        return {configuration.id: configuration.known for configuration in self.configurations}
-
-    @property
     def largest(self) -> Configuration | None:
         """The largest of the points tried out beforehand, which estimates of an adaptive plan take for every one; else None."""
         return max(self.probed, key=lambda point: point.counts.trainable_parameters, default=None)
@@ -124,16 +120,16 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if algorithm.adaptive:
         return _open_plan(sweep, planner)
     most = sweep.search.configurations if algorithm.samples else None
-    points = sample(sweep.blocks, sweep.search.seed) if algorithm.samples else grid(sweep.blocks)
-    if not algorithm.samples:
+    if most is None:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
-
+        points = grid(sweep.blocks)
+    else:
+        # A space of few points, or tight constraints, can have fewer configurations than were asked for: drawing must end.
+        points = islice(sample(sweep.blocks, sweep.search.seed), 200 + 20 * most)
     families: dict[str, list[Configuration]] = {}
     dropped: dict[str, Dropped] = {}
     duplicates: list[str] = []
     errors: list[str] = []
-    # A space of few points, or tight constraints, can have fewer configurations than were asked for: drawing must end.
-    points = points if most is None else islice(points, 200 + 20 * most)
     for allowed, refused in _built(planner.allowed, points, errors):
         labels = []
         for drop in refused:
@@ -182,7 +178,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
     """Returns an empty plan, for an algorithm that chooses later. Every value of the space is built once; one point must be
     allowed."""
     _refuse_too_many(sweep, sweep.search.configurations or 0)
-    allowed: list[Configuration] = []
+    probed: dict[str, Configuration] = {}
     dropped: dict[str, Dropped] = {}
     errors: list[str] = []
     points = itertools.chain(covering(sweep.blocks), islice(sample(sweep.blocks, sweep.search.seed), PROBES))
@@ -190,10 +186,10 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         if reason := planner.broken_constraint(configuration):
             dropped[configuration.id] = Dropped(configuration, reason)
         else:
-            allowed.append(configuration)
+            probed[configuration.id] = configuration
     if errors:
         raise SweepError(errors)
-    if not allowed:
+    if not probed:
         raise _nothing_allowed(sweep, list(dropped.values()))
     each = _trials_of_one(sweep)
     if sweep.budget.trials is not None and sweep.budget.trials < each:
@@ -201,8 +197,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         raise SweepError(
             [f"{where}: budget.trials: one configuration alone needs {each} trials; the budget is {sweep.budget.trials}"]
         )
-    probed = list({configuration.id: configuration for configuration in allowed}.values())
-    return Plan(sweep, planner, list(dropped.values()), probed=probed)
+    return Plan(sweep, planner, list(dropped.values()), probed=list(probed.values()))
 
 
 def _built(build: Callable[[Point], T], points: Iterable[Point], errors: list[str]) -> Iterator[T]:

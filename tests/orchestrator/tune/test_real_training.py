@@ -82,7 +82,7 @@ def test_trials_train_as_alone_each_in_its_share_and_report_each_batch_that_they
         torch.set_num_threads(threads)
         result = outcome.state.entries[trial.key].result
         assert result.metrics == alone.metrics
-        assert result.counts["trainable_parameters"] == plan.counts[trial.configuration]["trainable_parameters"]
+        assert result.counts["trainable_parameters"] == trial.planned["trainable_parameters"]
         for stored in Path(result.facts["adapter"]).glob("*.safetensors"):
             assert stored.read_bytes() == (alone.adapter / stored.name).read_bytes()
 
