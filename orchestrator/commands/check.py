@@ -89,11 +89,11 @@ class CheckReport(Report):
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
 
 
-def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -> Iterator[Finding]:
+def diagnose(plan: Plan, options: Options, machines: int | None = None) -> Iterator[Finding]:
     """Yields the findings of all checks of a run's call; what a run would be refused for ends them.
 
     Args:
-        machines_wanted: how many machines the cluster must have; it never grows then.
+        machines: how many machines the cluster must have; it never grows then.
     """
     storage, address = options.remote or str(Path(plan.sweep.storage).absolute()), options.address
     yield from _tracking(store_of(options, plan.sweep), plan.sweep)
@@ -105,23 +105,21 @@ def diagnose(plan: Plan, options: Options, machines_wanted: int | None = None) -
         shared = Shared(prepare(plan.trials or plan.examples, elsewhere=address is not None), address is not None)
         yield Finding("good", subject, "are here" if address is None else "can be read by the driver")
         subject = "cluster"
-        yield from _on_cluster(plan, storage, shared, address, machines_wanted)
+        yield from _on_cluster(plan, storage, shared, address, machines)
     except (ValueError, OSError) as error:
         yield Finding("bad", subject, (str(error).strip() or type(error).__name__).splitlines()[0][:400])
 
 
-def _on_cluster(
-    plan: Plan, storage: str, shared: Shared, address: str | None, machines_wanted: int | None
-) -> Iterator[Finding]:
+def _on_cluster(plan: Plan, storage: str, shared: Shared, address: str | None, machines: int | None) -> Iterator[Finding]:
     """Yields what was found on the machines. The cluster is left before the first finding."""
     from orchestrator.tune.cluster import joined, try_gpus
 
-    found, alone = list[Finding](), address is None or machines_wanted is not None
+    found, alone = list[Finding](), address is None or machines is not None
     with noise_to_log(Path(os.devnull)), joined(address) as cluster:
-        if machines_wanted:
-            present = cluster.await_machines(machines_wanted)
-            few = "" if present >= machines_wanted else "what the missing ones printed says why"
-            found.append(Finding("bad" if few else "good", "machines", f"{present} of {machines_wanted} have joined", few))
+        if machines:
+            present = cluster.await_machines(machines)
+            few = "" if present >= machines else "what the missing ones printed says why"
+            found.append(Finding("bad" if few else "good", "machines", f"{present} of {machines} have joined", few))
         for share in plan.sweep.shares:
             if slots := cluster.slots(share):
                 fitting = f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}"

@@ -200,8 +200,8 @@ def more(
     if not answer.command:
         raise NothingMeets(f"{answer.text}\nNothing is proposed that a command could run.")
     console.print(answer.text)
-    words, changes = shlex.split(again), "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
-    start = next((start for start in STARTS if words[: len(start)] == start), None)
+    command, changes = shlex.split(again), "; ".join(f"{key}={json.dumps(value)}" for key, value in answer.changes.items())
+    start = next((start for start in STARTS if command[: len(start)] == start), None)
     if start is None:
         raise ValueError(f"the sweep is continued by a program of its own ({again}); change its file ({changes})")
     if "***" in again:
@@ -212,14 +212,14 @@ def more(
         raise ValueError(f"the sweep's command ({again}) is meant for {place}: run this there")
     settings = {**answer.changes, **({} if within is None else {"enough.within": within})}  # a run until answered ends by it
     if (name := settings.pop("name", None)) is not None:  # a sweep of its own
-        words = [*(word for word in words if word != "--resume"), "--name", name]
-    words += [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+        command = [*(part for part in command if part != "--resume"), "--name", name]
+    command += [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     if as_json and not yes:
         write_report(front_report(record).to_json())
         return 0
     if not yes and not typer.confirm("Run it?"):
         return 0
-    return main(["run", *words[len(start) :], *(["--json"] if as_json else [])], start=start)
+    return main(["run", *command[len(start) :], *(["--json"] if as_json else [])], start=start)
 
 
 def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:

@@ -46,7 +46,8 @@ class _Reader(yaml.SafeLoader):
         self.origins: dict[YamlPath, str] = {}
         super().__init__(text)
 
-    def where(self, part: yaml.Node | yaml.Event) -> str:
+    def where(self, part: Any) -> str:
+        """Returns the place of a node or an event."""
         return self.at(part.start_mark.line + 1)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
