@@ -1,6 +1,6 @@
 """`suggest`: from a file of examples, a model and some hours to a commented sweep file.
 
-rows   ->  kind of task, lengths, classes, splits       (columns, facts)
+rows   ->  kind of task, lengths, classes, splits       (facts)
 model  ->  layers, projections; batch that fits         (facts)
 probe  ->  seconds of a start, a step, a scored row     (craft.trainer.probe, as in `plan`)
 hours  ->  the stages that fit, and longer trainings    ->  suggested.yaml.jinja, filled so that `plan` passes
@@ -37,8 +37,7 @@ from orchestrator.results.front import SEEDS
 from orchestrator.results.power import power_lines
 from orchestrator.results.report import Number, Report
 from orchestrator.review.prospect import seconds_of, trainings_at_once
-from orchestrator.suggest.columns import read_task
-from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine
+from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, describe_data, describe_model, measure_machine, read_task
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import YamlPath, flow
 from orchestrator.sweepfile.sweep import NAME

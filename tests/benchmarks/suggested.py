@@ -26,7 +26,7 @@ import numpy as np
 
 from craft.tasks.files import Rows, read_rows
 from craft.tasks.rows import label_name
-from orchestrator.suggest.columns import columns_of
+from orchestrator.suggest.facts import columns_of
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 BATCH, LENGTH = 16, 128

@@ -14,8 +14,7 @@ from craft.tasks.files import DataError, Rows
 from craft.trainer.probe import Speed
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.work import Work, count_work
-from orchestrator.suggest.columns import columns_of, kind_of
-from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts
+from orchestrator.suggest.facts import DataFacts, Machine, ModelFacts, columns_of, kind_of
 from orchestrator.suggest.suggest import Bounds, Design, suggest
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
