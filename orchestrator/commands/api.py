@@ -91,11 +91,11 @@ class SweepPlan:
         return gpu_cost(self.plan, find_card(gpu, tflops, memory), gpus, lengths=sampled_lengths(self.plan))
 
     def __str__(self) -> str:
-        from orchestrator.plan.table import print_plan
+        from orchestrator.plan.table import choices, gpu_lines, print_plan
         from orchestrator.plan.work import planned_steps
 
         console = Console(width=160, file=StringIO(), highlight=False, emoji=False)
-        print_plan(self.plan, console, planned_steps(self.plan), [])
+        print_plan(self.plan, console, planned_steps(self.plan), [*choices(self.plan), *gpu_lines(self.plan, [])])
         return console.file.getvalue()  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:

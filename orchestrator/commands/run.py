@@ -234,7 +234,7 @@ def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | 
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
     labels = [len(configuration.label) for configuration in plan.configurations]
     console = screen(width=max(WIDTH, max(labels, default=40) + 90))
-    print_plan(plan, console, report.steps, report.gpus, report.lines)
+    print_plan(plan, console, report.steps, report.lines)
 
 
 def exit_status(outcome: SweepOutcome) -> int:

@@ -39,15 +39,13 @@ class Line(NamedTuple):
         return f"{self.label}: {self.value}" if self.label else self.value
 
 
-def print_plan(
-    plan: Plan, console: Console, steps: Mapping[str, int], gpus: Sequence[Gpu] = (), lines: Sequence[Line] = ()
-) -> None:
+def print_plan(plan: Plan, console: Console, steps: Mapping[str, int], lines: Sequence[Line]) -> None:
     """Prints the configurations with what each costs, what all of them cost, and `lines`; `steps` are those of all trials of a
     configuration, by its id, if they are counted."""
     console.print(Text(f"{plan.sweep.name}: {plan.sweep.model}", "table.title"))
     if not plan.adaptive:
         console.print(_configurations(plan, steps))
-    for line in (*_totals(plan, steps), *_tuning_lines(plan, steps), *choices(plan), *gpu_lines(plan, gpus), *lines):
+    for line in (*_totals(plan, steps), *_tuning_lines(plan, steps), *lines):
         style = "yellow" if line.doubt else None
         console.print(str(line), style=style, markup=False, highlight=False, soft_wrap=True)
 

@@ -32,7 +32,7 @@ from orchestrator.plan.gpu_costs import Card, GpuCost, gpu_cost
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import Line, choices, gpu_lines
 from orchestrator.plan.trial import jobs_of
-from orchestrator.plan.ways import Gpu, usable_gpus
+from orchestrator.plan.ways import usable_gpus
 from orchestrator.plan.work import (
     Work,
     absent_lines,
@@ -155,7 +155,8 @@ def look_ahead(
     entries = state.entries
     settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
     steps, examples = planned_steps(plan), split_examples(plan.sweep)
-    lines, sentences = [*data_lines(plan)], absent_lines(plan.sweep)
+    gpus_here = [] if elsewhere else usable_gpus()
+    lines, sentences = [*choices(plan), *gpu_lines(plan, gpus_here), *data_lines(plan)], absent_lines(plan.sweep)
     ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
     if settled:
         sentences.append(f"{ended} of {len(plan.jobs)} trainings have ended already")
@@ -172,7 +173,7 @@ def look_ahead(
         cost = gpu_cost(plan, card, gpus, lengths=sampled_lengths(plan), left=share if settled else 1.0)
         sentences += cost.lines
     lines += [Line("", sentence) for sentence in sentences]
-    usable, trials = [] if elsewhere else usable_gpus(), Counter(trial.configuration for trial in plan.trials)
+    trials = Counter(trial.configuration for trial in plan.trials)
     return PlanReport.fill(
         plan.sweep,
         sweep=plan.sweep.name,
@@ -192,9 +193,8 @@ def look_ahead(
         optimizer_steps_left=steps_left if steps else None,
         seconds=seconds,
         gpu=cost,
-        notes=[*map(str, (*choices(plan), *gpu_lines(plan, usable), *lines))],
+        notes=[*map(str, lines)],
         steps=steps,
-        gpus=usable,
         lines=lines,
     )
 
@@ -330,8 +330,7 @@ class PlanReport(Report):
     gpu: GpuCost | None = Field(description="What is left on the GPU of `--gpu` or `--tflops`. Null if neither was given.")
     notes: list[str] = Field(description="What the terminal says below its table: of data, memory, GPUs and time.")
     steps: Mapping[str, int] = Field(exclude=True, description="Steps of all trainings by configuration, where data are here.")
-    gpus: Sequence[Gpu] = Field(exclude=True, description="Those of this machine that torch can use, if it is to run here.")
-    lines: Sequence[Line] = Field(exclude=True, description="Lines on data, chances and time.")
+    lines: Sequence[Line] = Field(exclude=True, description="The notes, with the doubtful ones marked.")
 
 
 def _planned(configuration: Configuration, trials: int, steps: int | None) -> PlannedPart:
