@@ -85,8 +85,8 @@ class Plan:
 
     @cached_property
     def families(self) -> list[Family]:
-        """Its candidates, where some are tried to choose among them. A searcher that learns chooses its rates itself."""
-        return families_of(self.planner, self.trained, transfer=not self.adaptive)
+        """Its candidates, where some are tried to choose among them."""
+        return families_of(self.planner, self.trained)
 
     @property
     def wanted(self) -> int:

@@ -102,19 +102,18 @@ class Family:
         return sum(map(len, self.groups))
 
 
-def families_of(planner: Planner, configurations: Iterable[Configuration], transfer: bool = True) -> list[Family]:
+def families_of(planner: Planner, configurations: Iterable[Configuration]) -> list[Family]:
     """Returns the groups of candidates, joined into families if the rate is transferred and this saves trainings.
 
-    Args:
-        transfer: whether rates may be transferred, and some not tried. They may not in a sweep with `warm_start`, where a trial
-            needs the same candidate on the task that it starts from.
+    Every rate is tried, and none transferred, where a searcher that learns chooses the rates, and in a sweep with `warm_start`,
+    where a trial needs the same candidate on the task that it starts from.
     """
     groups: dict[str, list[Configuration]] = {}
     for configuration in configurations:
         if not configuration.candidates:
             groups.setdefault(planner.identity.group(configuration), []).append(configuration)
     sweep = planner.sweep
-    transfer = transfer and sweep.tunes and sweep.tuned_settings == (RATE,) and not sweep.warm_start
+    transfer = sweep.tuned_settings == (RATE,) and not sweep.search.row.adaptive and not sweep.warm_start
     related: dict[str, list[tuple[Configuration, ...]]] = {}
     for name, group in groups.items():
         row, parameters = METHODS[group[0].method], group[0].parameters

@@ -56,7 +56,7 @@ def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
     """The stage of `replication`."""
     trained = [configuration for configuration in stages.configurations if configuration.source is None]
     cuts = [configuration for configuration in stages.configurations if configuration.source is not None]
-    families = families_of(plan.planner, trained, transfer=not plan.adaptive)
+    families = families_of(plan.planner, trained)
     while True:
         if not stages.has_ended(state):
             return replace(stages, over=False)
