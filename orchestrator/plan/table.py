@@ -39,7 +39,7 @@ class Line(NamedTuple):
         return f"{self.label}: {self.value}" if self.label else self.value
 
 
-def print_plan(plan: Plan, console: Console, steps: Mapping[str, int], lines: Sequence[Line]) -> None:
+def print_plan(plan: Plan, console: Console, steps: Mapping[str, int], lines: Sequence[Line] = ()) -> None:
     """Prints the configurations with what each costs, what all of them cost, and `lines`; `steps` are those of all trials of a
     configuration, by its id, if they are counted."""
     console.print(Text(f"{plan.sweep.name}: {plan.sweep.model}", "table.title"))
