@@ -20,7 +20,6 @@ from orchestrator.record.state import State
 from orchestrator.results.answer import answer_of
 from orchestrator.results.probabilities import _variances, moderate
 from orchestrator.review.progress import read_status
-from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.driven import outcomes, run_some
 from tests.orchestrator.plans import rank, toy_plan
 
@@ -85,19 +84,6 @@ def test_what_may_be_enough_gets_seeds_and_a_smaller_one_may_stay_open(tmp_path:
     assert re.search("LoRA r8, q v is enough; no step .* whether a smaller one is too", notes[-1]), notes
 
 
-def test_every_session_decides_alike(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, seeds="[0]")
-    whole, notes, seeds = run(plan, tmp_path / "whole")
-    assert "one seed gives no probabilities" in whole.decisions[0].why
-    for _ in range(sum(seeds.values())):
-        run(plan, tmp_path / "part", at_most=1)
-    part, said, _ = run(plan, tmp_path / "part")
-    decisions, same = ([(row.why.split(" to decide")[0], row.seeds) for row in one.decisions] for one in (whole, part))
-    assert decisions == same
-    assert part.wanted.keys() == whole.wanted.keys()
-    assert said[-1] == notes[-1]
-
-
 def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, notes, seeds = run(plan_of(tmp_path, more="budget: {trials: 10}\n"), tmp_path / "s")
     assert sum(seeds.values()) == 10
@@ -146,18 +132,6 @@ def test_the_next_rate_is_tried_where_the_best_is_at_the_end(tmp_path: Path) -> 
 def test_a_configuration_alone_gets_the_seeds_that_an_answer_needs(tmp_path: Path) -> None:
     _, notes, seeds = run(plan_of(tmp_path, [8], seeds="[0]"), tmp_path / "s")
     assert (seeds[8] > 1, notes[0].startswith("Added for the answer")) == (True, True), notes
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("scheduler: {name: promotion}\ntraining: {epochs: 3}\n", "with scheduler.name: promotion some never do"),
-        ("objectives: {trainable_parameters: minimize}\n", "give score: maximize too"),
-    ],
-)
-def test_it_goes_with_a_score_and_without_promotion(more: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(SweepError, match=said):
-        plan_of(tmp_path, more=more)
 
 
 def test_variances_of_different_seeds_are_those_of_least_squares() -> None:

@@ -68,7 +68,7 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
         "scheduler": st.sampled_from([{"name": "promotion", "grace": 0.5}, {}]),
         "replication": st.just({"seeds": [77], "tuned": ["learning_rate"]}),
         "budget": some({"trials": st.integers(1, 9), "wall_clock": st.sampled_from([None, "8h"])}),
-        "measure": st.just({"forgetting": False}),
+        "measure": st.sampled_from([{"forgetting": False}, {"forgetting": True}]),
         "warm_start": st.just({"toy/sentiment": "toy/paraphrase"}),
         "compare": st.sampled_from([None, "fair"]),
     }

@@ -144,28 +144,6 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
         assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together
 
 
-FAIR = """\
-name: small
-model: MODEL
-tasks: [toy/sentiment]
-compare: fair
-seeds: [0, 1]
-tuned: [learning_rate, config.scaling]
-space:
-  - {method: peft, peft_type: LILY, config: {r: {values: [2, 4]}, scaling: {values: [1.0, 2.0, 4.0]}}}
-  - {method: peft, peft_type: PEANUT, config: {r: 4, scaling: {values: [1.0, 2.0, 4.0]}}}
-"""
-
-
-def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
-    file.write_text(FAIR.replace("MODEL", str(file.parent / "tiny")))
-    sweep = load_sweep(file)
-    plan, planner = make_plan(sweep), Planner(sweep)
-    groups = {planner.identity.group(configuration) for configuration in plan.configurations}
-    assert len(groups) == 3, "two sizes of LILY and PEANUT"
-    assert len(plan.configurations) % (3 * len(groups)) == 0
-
-
 def test_a_type_that_only_this_process_registered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes of a sweep import PEFT and this project, so none of them would know it."""
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING

@@ -182,13 +182,6 @@ def test_a_database_that_cannot_be_opened_is_a_sentence(
         check_store(uri, "demo")
 
 
-@pytest.mark.parametrize("tags", [{"craft.kind": "x"}, {"mlflow.user": "x"}, {"a=b": "x"}, {"": "x"}, {"team": 3}])
-def test_tags_that_are_refused(tags: dict[str, Any]) -> None:
-    sweep, mistakes = check_sweep(FILE | {"tracking": {"tags": tags}})
-    assert sweep is None
-    assert [mistake.path[:2] for mistake in mistakes] == [("tracking", "tags")]
-
-
 PAGE, JSON = b"<h1>Sign in</h1>", b'{"error_code": "PERMISSION_DENIED", "message": "Permission denied"}'
 
 SWEEP = Sweep.model_validate(FILE)
