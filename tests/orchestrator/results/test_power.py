@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from craft.results import Counts
 from orchestrator.plan.configuration import Configuration
 from orchestrator.results.front import enough_of
-from orchestrator.results.power import Members, assume, effective_rows, foresee, members_of, power_lines
+from orchestrator.results.power import Members, assume, foresee, members_of, power_lines
 from orchestrator.review.prospect import past_states
 from orchestrator.sweepfile.settings import Enough
 from tests.benchmarks import power as benchmark
@@ -39,12 +38,6 @@ def test_more_seeds_and_rows_and_a_wider_margin_answer_more() -> None:
     assert outlook.answered(3, 872, Enough(sure=0.99)) < three
     assert outlook.answered(5, 100, RULE) < 0.1, "few rows"
     assert assume(some, tuned=True).answered(3, 2000, RULE) < outlook.answered(3, 2000, RULE) - 0.1, "the luck of a choice"
-
-
-def test_a_mean_over_tasks_is_scored_on_the_rows_of_all_where_they_are_equal() -> None:
-    assert effective_rows([500, 500, 500]) == pytest.approx(1500)
-    assert effective_rows([1000, 250]) == pytest.approx(1 / np.mean([1 / 1000, 1 / 250]) * 2)
-    assert effective_rows([math.inf]) == math.inf
 
 
 @pytest.mark.slow
