@@ -22,17 +22,14 @@ from orchestrator.record.log import (
     CHECKSUM,
     SUFFIX,
     DamagedLog,
-    LiveState,
     Log,
     OtherVersion,
     read,
-    read_events,
     read_state,
 )
-from orchestrator.record.state import State
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.driven import driving
-from tests.orchestrator.logged import SweepLog, entry, story
+from tests.orchestrator.logged import SweepLog, entry
 from tests.orchestrator.record.played import plan_of
 
 
@@ -163,32 +160,6 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_written(tmp_
     numbers = [event["n"] for event in events(path)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) > written
-
-
-def test_a_state_is_the_replay_of_its_log_and_is_read_on_from_where_it_ends(tmp_path: Path) -> None:
-    path = tmp_path / "demo" / "log.jsonl"
-    live = LiveState(path)
-    for _ in story(tmp_path / "demo"):
-        live.read()
-        state = State()
-        for event, _ in read_events(path):
-            state = state.after(event)
-        # NaN is not equal to itself.
-        assert repr(live.state) == repr(state) == repr(read_state(path))
-        assert live.offset == path.stat().st_size
-        assert not live.read()
-
-
-def test_a_state_is_not_changed_by_what_comes_after_it(tmp_path: Path) -> None:
-    log, trial = SweepLog(tmp_path), entry()
-    log.start(trial)
-    live = LiveState(tmp_path / "log.jsonl")
-    live.read()
-    before = live.state
-    log.train(trial)
-    live.read()
-    assert live.state.entries[trial.key].ended
-    assert not before.entries[trial.key].ended
 
 
 @pytest.fixture
