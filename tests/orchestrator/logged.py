@@ -229,7 +229,7 @@ CURVES = {"search_score", "train_loss", "epoch"}
 """What trials report. Other metrics are summed up: their last values count."""
 
 
-def contents(uri: str, *others: str) -> dict[str, Any]:
+def contents(uri: str) -> dict[str, Any]:
     """Returns everything that the store has of the sweep, with keys in place of MLflow's ids, as plain data."""
     client, table = MlflowClient(uri), runs(uri)
     keys = {run.info.run_id: "/".join(place) for place, run in table.items()}
@@ -245,9 +245,5 @@ def contents(uri: str, *others: str) -> dict[str, Any]:
         }
         times = [run.info.status, run.info.start_time, run.info.end_time if run.info.status != "RUNNING" else None]
         data = [dataset.dataset.digest for dataset in run.inputs.dataset_inputs]
-        points = points if place[0] == "trial" else {}
         plain["/".join(place)] = [times, tags, dict(run.data.params), dict(run.data.metrics), points, files, data]
-    text = json.dumps(plain)
-    for address in (uri, *others):
-        text = text.replace(address, "URI")
-    return dict(json.loads(text))
+    return dict(json.loads(json.dumps(plain).replace(uri, "URI")))

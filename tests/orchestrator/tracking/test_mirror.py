@@ -123,24 +123,12 @@ def test_kills_between_requests_lose_and_double_nothing(
     assert contents(dying) == end
 
 
-@pytest.mark.slow
-def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
-    folder, chance = tmp_path / "runs", random.Random(5)
-    end, lossy = play(folder, uri), copy_of(empty_store, tmp_path / "lossy.db")
-
-    def lose(_: int) -> None:
-        if chance.random() < 0.3:
-            raise Lost("no answer")
-
-    requests.after = lose
-    copy = Mirror(folder, lossy)
-    step_until_equal(copy, folder)
-    assert copy.refused == 0
-    assert contents(lossy) == end
-
-
-def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
-    uri: str, tmp_path: Path, empty_store: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("hook", "error"),
+    [("before", MlflowException("come back later", BUSY)), pytest.param("after", Lost("no answer"), marks=pytest.mark.slow)],
+)
+def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing_and_makes_no_run_twice(
+    uri: str, tmp_path: Path, empty_store: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch, hook: str, error: Any
 ) -> None:
     """Reads fail, too, before they are done; no failure keeps what was done from counting."""
     folder, chance, delays = tmp_path / "runs", random.Random(2), list[float]()
@@ -148,9 +136,9 @@ def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing(
 
     def fail(*_: Any) -> None:
         if chance.random() < 0.3:
-            raise MlflowException("come back later", BUSY)
+            raise error
 
-    requests.before = fail
+    setattr(requests, hook, fail)
     monkeypatch.setattr("orchestrator.review.mirror.time.sleep", delays.append)
     copy = Mirror(folder, flaky)
     for step, _ in enumerate(_steps(copy)):
@@ -240,20 +228,6 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
     assert len([line for line in caplog.messages if f"refuses trial {trial.key}" in line]) == 1
     assert mirror(tmp_path, uri).refused == 0
     assert runs(uri)["trial", trial.key].data.params["learning_rate"] == "3e-4"
-
-
-def test_a_missing_adapter_holds_up_nothing_and_is_offered_again(uri: str, tmp_path: Path) -> None:
-    trial, sweep = entry(), SweepLog(tmp_path)
-    sweep.begin(trial)
-    sweep.finish(trial, adapter="gone")
-    sweep.close()
-    copy = mirror(tmp_path, uri)
-    assert copy.refused == 1
-    assert {run.info.status for run in runs(uri).values()} == {"FINISHED"}
-    (tmp_path / "gone").mkdir()
-    (tmp_path / "gone" / "adapter_model.safetensors").write_bytes(b"weights")
-    assert mirror(tmp_path, uri).refused == 0
-    assert "craft.adapter_sha256" in runs(uri)["trial", trial.key].data.tags
 
 
 def delete_all(uri: str) -> None:
