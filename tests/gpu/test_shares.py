@@ -42,7 +42,7 @@ def ray() -> Any:
 @pytest.fixture
 def cluster(ray: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a machine with two cores and one GPU."""
-    from tests.orchestrator.tune.running import ray_cluster
+    from tests.orchestrator.stand_in import ray_cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -78,7 +78,7 @@ def test_a_gpu_that_is_hidden_is_refused_with_the_reason(figure: Figure) -> None
 
 
 def test_trials_of_a_sweep_see_their_shares(device: torch.device, cluster: str, tmp_path: Path, figure: Figure) -> None:
-    from tests.orchestrator.tune.running import run_sweep
+    from tests.orchestrator.stand_in import run_sweep
 
     log = str(tmp_path / "log")
 

@@ -14,17 +14,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from craft.results import Counts
 from craft.spec import RunSpec
+from orchestrator.commands import session
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train, TrialResult
-from orchestrator.record.events import Ended
+from orchestrator.record.events import Ended, SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events, read_state
+from orchestrator.record.options import Options
+from orchestrator.worker.preparation import Shared
 from tests.orchestrator.plans import toy_plan
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 3
@@ -162,6 +170,33 @@ def starts(log: Path) -> list[tuple[int, int, int]]:
     return [(int(line[1]), int(line[2]), int(line[3])) for line in lines]
 
 
+@contextmanager
+def ray_cluster(*nodes: dict[str, Any], **head: Any) -> Iterator[Cluster]:
+    """A cluster of Ray nodes on this machine; what is not said of the head is that it has no cores."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0} | head)
+    try:
+        for node in nodes:
+            cluster.add_node(**node)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def run_sweep(
+    plan: Plan, folder: Path, *, train: Train | None = None, shared: Shared | None = None, **options: Any
+) -> SweepOutcome:
+    """Runs what remains of a plan in `folder`; see `drive` and `Options`."""
+    with session.open_session(plan, SweepFolder(folder.absolute()), Options(**options)) as (driver, stop):
+        driver.begin()
+        outcome = session.drive(driver, stop, train, shared)
+        driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
+    return outcome
+
+
 DRIVER_SETTINGS: dict[str, Any] = {
     **{"seeds": [0], "ranks": [], "seconds": 0.0, "behaviour": {}, "resources": "{cpu: 1}", "options": {}, "session": False},
     **dict.fromkeys(("storage", "address", "tracking")),
@@ -191,8 +226,6 @@ def drive(folder: Path) -> int:
         log.write("driver\n")
     if settings["session"]:
         return _drive_session(folder, plan, train, settings)
-    from tests.orchestrator.tune.running import run_sweep
-
     options = {"cpus": 2, "resume": True, "verbosity": "quiet", **settings["options"]}
     outcome = run_sweep(plan, folder / "test", train=train, **options)
     left = outcome.left
@@ -202,9 +235,8 @@ def drive(folder: Path) -> int:
 
 
 def _drive_session(folder: Path, plan: Plan, train: Train, settings: dict[str, Any]) -> int:
-    from orchestrator.commands import run, session
+    from orchestrator.commands import run
     from orchestrator.commands.start import run_plan
-    from orchestrator.record.options import Options
     from orchestrator.run import main
 
     session._prepare = lambda *_: None

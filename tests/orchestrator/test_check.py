@@ -19,7 +19,7 @@ from orchestrator.record.options import Options
 from orchestrator.tune import cluster as tune_cluster
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import toy_plan
-from tests.orchestrator.tune.running import ray_cluster
+from tests.orchestrator.stand_in import ray_cluster
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 ONE = 2 * 1024 * 4 * 4

@@ -1,6 +1,7 @@
 """A table that says the same in another way is judged equally, or refused with exit status 2 and a completed command.
 
-Every export of the same twelve trainings is changed in every way: names, scales, signs, rows and columns.
+Every export of the same twelve trainings is changed in every way: names, scales, signs, rows and columns. A refusal has the
+line, the reason and the commands that make the table ready.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,68 @@ import pytest
 
 from craft.tasks.files import DataError
 from orchestrator import judge
+from orchestrator.results.summary import Summary
 from orchestrator.review.past_sweep import PastSweep
 from orchestrator.review.run_columns import Call
-from orchestrator.review.run_table import read_table
-from tests.orchestrator.review.tables import trainings
+from orchestrator.review.run_table import RunTable, read_table
+from tests.orchestrator.conftest import Cli
+
+LEVELS = {1: 80.0, 2: 84.0, 4: 86.0, 8: 86.2}
+SEEDS = (0, 1, 2)
+
+
+def score_of(rank: int, seed: int) -> float:
+    return LEVELS[rank] + 0.3 * np.random.default_rng([rank, seed]).standard_normal()
+
+
+def trainings() -> Iterator[tuple[int, int, float]]:
+    """Rank, seed and score of each training of the made-up sweep that all tables tell of."""
+    for rank in LEVELS:
+        for seed in SEEDS:
+            yield rank, seed, score_of(rank, seed)
+
+
+def numbers(summaries: list[Summary]) -> list[tuple[float, ...]]:
+    names = ("score", "trainable_parameters", "p_front", "p_enough", "expected")
+    return sorted(tuple(summary.value(name) for name in names) for summary in summaries)
+
+
+def judged_like(record: PastSweep, sweep: PastSweep) -> None:
+    """The numbers of a table that another program wrote are those of the sweep, up to the last digits of a CSV file."""
+    for name in ("kind", "p_better", "p_decides"):
+        assert getattr(record.answer, name) == getattr(sweep.answer, name)
+    np.testing.assert_allclose(numbers(record.summaries), numbers(sweep.summaries), rtol=1e-6)
+
+
+def labels(table: Any) -> list[str]:
+    return [row.label for row in table.record.summaries]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def plain_rows(**changes: Any) -> list[dict[str, Any]]:
+    rows = [{"method": "lora", "rank": r, "seed": s, "accuracy": v / 100, "params": 100 * r} for r, s, v in trainings()]
+    return [row | changes for row in rows]
+
+
+def lines_of(head: str, cells: Callable[[int, int, float], str]) -> str:
+    return "\n".join([head, *(cells(rank, seed, round(value / 100, 5)) for rank, seed, value in trainings())])
+
+
+def read_lines(folder: Path, lines: str, call: Call | None = None) -> RunTable:
+    (folder / "table.csv").write_text(lines)
+    return read_table(folder / "table.csv", call)
+
+
+def refusal(folder: Path, lines: str, call: Call | None = None) -> str:
+    """What is said of a table that is not judged."""
+    with pytest.raises(DataError) as refused:
+        read_lines(folder, lines, call)
+    return str(refused.value)
+
 
 Row = dict[str, Any]
 TRAININGS = [(rank, seed, round(score / 100, 5)) for rank, seed, score in trainings()]
@@ -272,3 +331,60 @@ def _agree(record: PastSweep, truth: PastSweep, change: str) -> bool:
     names = (*names, "trainable_parameters") if change not in ("no size", "sizes in thousands") else names
     numbers = [sorted(tuple(row.value(name) for name in names) for row in rows) for rows in (mine, theirs)]
     return len(mine) == len(theirs) and bool(np.allclose(*numbers, rtol=1e-4, atol=1e-9))
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "said"),
+    [
+        (4, {"accuracy": "n/a"}, "accuracy: got 'n/a'; a number"),
+        (5, {"accuracy": ""}, "accuracy: it is empty; a number"),
+        (6, {"seed": ""}, "seed: it is empty"),
+        (7, {"params": "many"}, "params: got 'many'; a number"),
+        (7, {"params": math.inf}, "params: got 'inf'; a number from 0"),
+        (9, {"task": ""}, "task: it is empty; the name of its task"),
+        (8, {"rank": 2, "seed": 1, "params": 200}, "line 8 and line 6 have equal settings and seed"),
+        (3, {"params": "", "rank": 99}, "params: it is empty"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_line(line: int, changes: Mapping[str, Any], said: str, tmp_path: Path, cli: Cli) -> None:
+    rows = plain_rows(task="toy")
+    rows[line - 2] |= changes
+    options = ["--score", "accuracy", "--size", "params"]
+    printed = " ".join(cli("judge", str(write(tmp_path / "bad.csv", rows)), *options, status=2).err.split())
+    assert f"bad.csv, line {line}" in printed
+    assert said in printed
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "said"),
+    [
+        ("rank,seed", Call(), "score: no column may be it"),
+        ("rank,seed", Call(score="acc"), "no column 'acc'; the columns are: rank, seed"),
+        ("rank,seed", Call(score="rank,seed"), "--score names one column, got rank,seed; name one"),
+        ("rank,seed", Call(size="rank,seed"), "--size names one column, got rank,seed; name one"),
+        ("rank,seed", Call(task="rank,seed"), "--task names one column, got rank,seed; name one"),
+        ("rank,seed,accuracy,f1", Call(), "score: accuracy, f1 may be it"),
+    ],
+)
+def test_what_no_column_says_is_asked_for(head: str, call: Call, said: str, tmp_path: Path) -> None:
+    count = len(head.split(","))
+    lines = lines_of(head, lambda rank, seed, value: ",".join(map(str, (rank, seed, value, round(1 - value, 5))[:count])))
+    assert said in refusal(tmp_path, lines, call)
+
+
+def test_means_of_trainings_are_no_trainings(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n")
+    assert "acc_mean, acc_std: a row is one training" in said
+
+
+def test_nothing_is_paired_by_the_order_of_rows(tmp_path: Path) -> None:
+    rows = [
+        f"{rank},{level + noise:.4f},{rank}00" for rank, level in ((1, 0.78), (4, 0.79)) for noise in (-0.08, -0.02, 0.03, 0.07)
+    ]
+    answers = set()
+    for order in (rows, sorted(rows, key=lambda row: row.split(",")[1]), rows[::-1]):
+        lines = "\n".join(["rank,accuracy,params", *order])
+        assert "--independent" in refusal(tmp_path, lines)
+        answer = read_lines(tmp_path, lines, Call(independent=True)).record.answer
+        answers.add((answer.kind, answer.text))
+    assert [kind for kind, _ in answers] == ["unsure"]

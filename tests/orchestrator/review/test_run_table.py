@@ -29,7 +29,7 @@ from orchestrator.review.run_table import read_table
 from orchestrator.review.trials_file import write_trials
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.recorded import over_seeds, record
-from tests.orchestrator.review.tables import (
+from tests.orchestrator.review.test_changed_tables import (
     LEVELS,
     SEEDS,
     judged_like,

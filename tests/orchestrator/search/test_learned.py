@@ -18,11 +18,11 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Status, Trial, TrialResult, Why
-from orchestrator.record.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
-from orchestrator.record.state import Entry, Report, State, fold
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.events import Ended, Event, Paused, Reported, Started, Wanted
+from orchestrator.record.state import State, fold
 from orchestrator.search.flat import FlatSpace
-from orchestrator.search.learned import Learned, gp, has_failed, mean_scores, search_value, tpe
+from orchestrator.search.learned import Learned, gp, tpe
 from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, Range, sample
 from tests.orchestrator.plans import rank, toy_plan
@@ -134,17 +134,6 @@ def test_what_breaks_a_constraint_is_shown_to_the_sampler_and_never_wanted(tmp_p
         assert draw.excess == {"trainable_parameters max": pytest.approx((draw.values[1] - 900) / 900)}
         assert draw.values[1] > 900
     assert all(draw.excess["trainable_parameters max"] <= 0 for draw in strategy.draws(state) if draw not in broken)
-
-
-def test_a_refused_configuration_is_an_event_once(tmp_path: Path) -> None:
-    strategy, refusals = learned(tmp_path, "tpe", 12, LORA.replace(RATES, "{values: [1e-3, 1e-2]}"), BOUND), list[Refused]()
-    state = State()
-    while strategy.is_open(state):
-        refusals += [event for event in strategy.draw(state) if isinstance(event, Refused)]
-        state = run(strategy, state, at_most=1)
-    assert len({event.configuration for event in refusals}) == len(refusals)
-    assert (refusals[0].reason, refusals[0].protocol) == ("trainable_parameters 3,200 is above max 900", "honest")
-    assert (refusals[0].counts["trainable_parameters"], refusals[0].parameters["rank"]) == (3200, 32)
 
 
 def test_a_looser_constraint_opens_a_space_that_was_used_up(tmp_path: Path) -> None:
@@ -262,51 +251,6 @@ def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_
 
     configurations = strategy.configurations(run(strategy, score=score))
     assert sum(configuration.path == ("space", 1) for configuration in configurations[20:]) > 14
-
-
-GROUPS = {("a", 0): 60.0, ("b", 0): 80.0}
-
-
-def trial(task: str, score: float | None, status: Status | None = "finished", size: int = 100, cut: bool = False) -> Entry:
-    """A trial that ended with a search score, or reported it last if it has no status."""
-    metrics = {"score": -1.0} | ({} if score is None else {"search_score": score})
-    name, why = (f"cut to {size}", Why("cut", "k")) if cut else ("whole", Why())
-    planned = {"trainable_parameters": size + 9, "total_parameters": 1000}
-    described = Trial(f"{task} {name}", name, name, "lora", task, 0, "honest", {}, why, planned)
-    if status is None:
-        report = None if score is None else Report(1, 9, 1.0, metrics)
-        return Entry(described, phase="paused", report=report)
-    result = TrialResult(described.key, status, metrics, {"trainable_parameters": float(size)})
-    return Entry(described, result, "ended")
-
-
-@pytest.mark.parametrize(
-    ("trials", "worth"),
-    [
-        ([trial("a", 57, size=0)], 57),  # the control has no parameters
-        ([trial("a", 50), trial("b", 70, None)], 60),
-        ([trial("a", 50), trial("b", 70, "stopped")], 60),
-        ([trial("a", 50), trial("b", None, "stopped")], (50 + 80) / 2),
-        ([trial("a", 50), trial("b", None, None)], (50 + 80) / 2),
-        ([trial("a", 50), trial("c", None, None)], math.nan),
-        ([trial("a", 50), trial("b", None)], math.nan),
-        ([trial("a", 50), trial("b", math.nan)], math.nan),
-        ([trial("a", 70, size=50, cut=True), trial("a", 80)], 75),
-        ([trial("a", 50, size=25, cut=True), trial("a", 70, size=50, cut=True), trial("a", 80)], (60 + 75) / 2),
-        ([trial("a", None, None, size=50, cut=True), trial("a", 80, None)], 80),
-        ([trial("a", None, "stopped", size=50, cut=True), trial("a", 80, "stopped")], 80),
-    ],
-)
-def test_the_score_of_a_configuration_for_a_searcher(trials: list[Entry], worth: float) -> None:
-    assert search_value(trials, GROUPS) == pytest.approx(worth, nan_ok=True)
-
-
-def test_the_average_is_that_of_what_was_trained_and_a_failure_counts_until_it_runs_again() -> None:
-    trials = [trial("a", 50), trial("a", 70, None), trial("a", None, None), trial("a", 9, cut=True), trial("b", math.nan)]
-    assert mean_scores(trials) == {("a", 0): 60.0}
-    failed = trial("a", None, "failed")
-    assert has_failed([*trials, failed])
-    assert not has_failed([*trials, replace(failed, phase="waiting")])
 
 
 def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:

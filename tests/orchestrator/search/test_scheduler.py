@@ -1,18 +1,24 @@
-"""The scheduler: its rule against the definition, and who is next."""
+"""The scheduler: its rule against the definition, who is next, and a sweep that learns and promotes, run and continued."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
+from craft.spec import RunSpec
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.trial import Trial
 from orchestrator.search.scheduler import Promotion, make_scheduler
+from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.plans import rank, toy_plan
+from tests.orchestrator.recorded import results_of
+from tests.orchestrator.stand_in import run_sweep, stand_in
 
 
 def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Trial:
@@ -98,3 +104,45 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
         first, second = (small, large) if cheap_first else (large, small)
         assert not rule.pauses(first, 1.0, 90.0)
         assert rule.pauses(second, 1.0, 10.0) is cheap_first, "only what is no larger counts as a rival"
+
+
+def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> SweepOutcome:
+    def evaluate(spec: RunSpec, step: int) -> float:
+        """1e-3 scores best, and it shows from the first epoch on."""
+        return 80 - 10 * abs(math.log10(spec.training.learning_rate) + 3) + step
+
+    plan = toy_plan(
+        folder,
+        "seeds: [0, 1]\nscheduler: {name: promotion}\n"
+        "space: [{method: lora, rank: 4, learning_rate: {min: 1e-6, max: 1e-1, distribution: log_uniform}}]\n"
+        f"search: {{algorithm: tpe, configurations: {trials}}}\n{more}",
+    )
+    train = stand_in(str(folder / "log"), {}, evaluate=evaluate, finish=lambda spec: {"search_score": evaluate(spec, 3)})
+    with without_ray():
+        return run_sweep(plan, folder / "run", resume=resume, cpus=1, verbosity="quiet", train=train)
+
+
+def drawn(outcome: SweepOutcome) -> list[str | None]:
+    """The configurations that were drawn and trained, in order."""
+    return [proposal.configuration for proposal in outcome.state.proposals if proposal.verdict is None]
+
+
+def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: Path) -> None:
+    """Its first session has no time."""
+    over = run(tmp_path, 4, "budget: {wall_clock: 0.001s}\n")
+    assert (over.exhausted, over.ended("finished")) == ("budget.wall_clock: 0 s are over", [])
+    first = run(tmp_path, 4, "budget: {wall_clock: 1h}\n", resume=True)
+    assert (first.exhausted, first.complete, bool(first.trouble)) == (None, True, False)
+    outcome = run(tmp_path, 7, resume=True)
+    assert drawn(outcome)[:4] == drawn(first)
+    assert len({*drawn(outcome)}) == 7
+    results = results_of(outcome)
+    assert results.keys() == {*outcome.state.wanted}
+    trained = Counter(tuple(line.split()[3:]) for line in (tmp_path / "log").read_text().splitlines() if line[:4] == "step")
+    assert set(trained.values()) == {1}, "an epoch was trained twice"
+    # What is worse than what came before waits after its first epoch, the best runs to its end.
+    epochs = Counter(key for _, key in trained)
+    best = max(outcome.ended("finished"), key=lambda entry: results[entry.key].metrics["search_score"]).key
+    assert results[best].steps == epochs[best] == 3
+    assert outcome.ended("stopped")
+    assert all(results[entry.key].steps == epochs[entry.key] < 3 for entry in outcome.ended("stopped"))

@@ -18,7 +18,7 @@ from orchestrator.review.front_tables import caption, describe_tuning
 from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import printed
-from tests.orchestrator.search.fair_sweeps import TASKS, chosen, judged, plan_of, run
+from tests.orchestrator.search.test_fair import TASKS, chosen, judged, plan_of, run
 
 RANKS = [1, 2, 4, 8, 16]
 BLOCK = f"  - {{method: lora, rank: {{values: {RANKS}}}}}\n"

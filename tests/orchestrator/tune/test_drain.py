@@ -20,8 +20,7 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import wait_for
-from tests.orchestrator.tune.running import ray_cluster, run_sweep
+from tests.orchestrator.stand_in import ray_cluster, run_sweep, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
 

@@ -13,7 +13,7 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.sweep import Sweep
 from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.tune.running import ray_cluster, run_sweep
+from tests.orchestrator.stand_in import ray_cluster, run_sweep
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"

@@ -20,8 +20,7 @@ import pytest
 
 from tests.mlflow_server import free_port
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import check_runs, ended, scores_of, starts, steps, wait_for
-from tests.orchestrator.tune.running import ray_cluster
+from tests.orchestrator.stand_in import check_runs, ended, ray_cluster, scores_of, starts, steps, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 Drivers = Callable[..., subprocess.Popen[str]]

@@ -18,7 +18,7 @@ from orchestrator.record.events import Reported, Underway
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events
 from orchestrator.sweepfile.load import load_sweep
-from tests.orchestrator.tune.running import run_sweep
+from tests.orchestrator.stand_in import run_sweep
 
 pytestmark = pytest.mark.slow
 

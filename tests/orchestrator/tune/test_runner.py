@@ -25,8 +25,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events, read_state
 from orchestrator.record.options import Options
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import ended, plan_of, stand_in, start_driver, starts, steps, wait_for
-from tests.orchestrator.tune.running import run_sweep
+from tests.orchestrator.stand_in import ended, plan_of, run_sweep, stand_in, start_driver, starts, steps, wait_for
 
 pytestmark = pytest.mark.patient  # real Ray starts
 

@@ -23,8 +23,7 @@ from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.stand_in import ROOT, wait_for
-from tests.orchestrator.tune.running import ray_cluster, run_sweep
+from tests.orchestrator.stand_in import ROOT, ray_cluster, run_sweep, wait_for
 from tests.orchestrator.tune.test_faults import stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("without_token")]
