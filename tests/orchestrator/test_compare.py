@@ -1,4 +1,5 @@
-"""Two sweeps compared: the numbers against scipy's paired t test and the refusals; and trials written for others as a CSV."""
+"""Two sweeps compared: the numbers against scipy's paired t test and the refusals; rows on which answers differ, and the page
+of mistakes; and trials written for others as a CSV."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ import pytest
 from scipy import stats
 
 from craft.audit.verdict import Answers, compare_answers
-from craft.scoring.predictions import credits_of, write_predictions
+from craft.scoring.predictions import Prediction, credits_of, write_predictions
+from orchestrator.adapters.model_card import mistakes_page
 from orchestrator.commands.app import main
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.results.tuning import Tuning
-from orchestrator.review.comparing import compare_sweeps
+from orchestrator.review.comparing import compare_sweeps, differing
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.trials_file import write_trials
 from tests.benchmarks.trials import read_trials
@@ -191,3 +193,51 @@ def test_a_parameter_is_read_as_it_was(tmp_path: Path, value: Any) -> None:
     one = Entry(trial, result, "ended", begun=True)
     assert write_trials([one], tmp_path / "t.csv") == 1
     assert read_trials(tmp_path / "t.csv") == [one]
+
+
+def classes(labels: str, answers: str) -> list[Prediction]:
+    pairs = enumerate(zip(labels, answers, strict=True), 1)
+    return [{"row": row, "label": label, "answer": answer, "right": label == answer} for row, (label, answer) in pairs]
+
+
+def values(*errors: float) -> list[Prediction]:
+    return [{"row": row, "label": 1.0, "answer": 1.0 + error} for row, error in enumerate(errors, 1)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([classes("ab", "aa"), classes("ab", "bb")], [classes("ab", "ab"), classes("ab", "ab")], [(0, -0.5), (1, -0.5)]),
+        ([values(0.5, -2.0)], [values(-0.25, 0.5)], [(1, -1.5), (0, -0.25)]),
+        ([classes("ab", "ab")], [classes("ab", "ab")], []),
+    ],
+    ids=["mean over seeds", "values by their error", "nothing"],
+)
+def test_rows_that_differ_come_largest_first(
+    first: list[list[Prediction]], second: list[list[Prediction]], expected: list[tuple[int, float]]
+) -> None:
+    assert differing(first, second) == expected
+
+
+def test_other_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="different rows"):
+        differing([classes("ab", "ab")], [classes("ba", "ab")])
+
+
+def test_the_page_shows_markup_as_text_and_leaves_out_answers_without_a_label() -> None:
+    lines = classes("ab", "bb")
+    lines[0] |= {"probability": 0.9, "margin": 2.2, "text": "<b>free</b> | [money](http://x)"}
+    page = mistakes_page("x", {"reported": lines, "told": [{"row": 1, "response": "hello"}]})
+    assert "1 of 2 rows are right." in page
+    assert "| a | 0 | 1 |\n| b | 0 | 1 |" in page
+    (mistake,) = [line for line in page.splitlines() if line.startswith("| 1 |")]
+    assert "<b>" not in mistake
+    assert "\\[money\\]" in mistake
+    assert "told" not in page
+    assert mistakes_page("x", {"told": [{"row": 1}]}) == ""
+
+
+def test_many_classes_are_listed_by_the_commonest_confusions() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    page = mistakes_page("x", {"reported": classes(letters + "aa", letters + "bb")})
+    assert "| rows | label | answer |\n| --- | --- | --- |\n| 2 | a | b |\n\n" in page
