@@ -73,12 +73,6 @@ def test_the_tables_of_a_store_have_the_columns_that_are_corrected(tmp_path: Pat
             assert column in {name for _, name, *_ in store.execute(f"PRAGMA table_info({table})")}, f"{table}.{column}"
 
 
-def test_artifacts_can_be_deleted(tmp_path: Path) -> None:
-    (tmp_path / "check.txt").write_text("ok")
-    of_mlflow.artifact_storage(tmp_path.as_uri(), "sqlite:///none.db").delete_artifacts("check.txt")
-    assert not (tmp_path / "check.txt").exists()
-
-
 def test_mlflows_page_reads_its_tags() -> None:
     scripts = (Path(mlflow.__file__).parent / "server" / "js" / "build").rglob("*.js")
     tags = {of_mlflow.VIEW.removesuffix("."), *of_mlflow.EXPERIMENT_TAGS}

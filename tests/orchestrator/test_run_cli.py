@@ -75,7 +75,6 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
     [
         (["nowhere.yaml"], "nowhere.yaml: there is no such file"),
         (["sweep.yaml", "--storage", "sweep.yaml/runs"], "cannot be written"),
-        (["sweep.yaml", "--storage", "/proc/runs"], "/proc/runs/small cannot be written"),
         (["sweep.yaml", "--storage", "nosuch://bucket/path"], "storage 'nosuch://bucket/path/small' cannot be opened"),
         (["sweep.yaml"], "has no tokenizer"),
         (["sweep.yaml", "--set", "model=nobody/nothing"], "HF_HUB_OFFLINE is set"),

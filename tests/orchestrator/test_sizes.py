@@ -17,19 +17,17 @@ from rich.console import Console
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
-from orchestrator.commands import app, session
+from orchestrator.commands import session
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.record.options import Options
-from orchestrator.review.past_sweep import find_sweep, read_folder
+from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
-from orchestrator.run import main
 from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 from tests.orchestrator.driven import driving
-from tests.orchestrator.local_engine import without_ray
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import stand_in, starts
@@ -177,53 +175,3 @@ def test_trainings_run_once_on_real_ray_and_each_output_is_a_trial_with_its_adap
         params = {name: value for name, value in stored.data.params.items() if name.startswith("cut_")}
         assert params == {"cut_from": cut.source, "cut_to": f"parameters:{size_of(cut)}"}
         assert stored.info.status == "FINISHED"
-
-
-SWEEP = """
-name: t
-model: {model}
-tasks: [toy/sentiment]
-seeds: [0]
-training: {{epochs: 4, batch_size: 8, max_length: 16, train_examples: 64, eval_examples: 40, search_examples: 40}}
-space:
-  # The second ranks are the same on this model of three layers; the constraint drops a size.
-  - method: craft
-    ranks: {{values: [[all, 8, 8], [3, 8, 8]]}}
-    learning_rate: {{values: [1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]}}
-    sizes: [40, 120]
-constraints: {{trainable_parameters: {{min: 60}}}}
-scheduler: {{name: promotion, factor: 2}}
-{rules}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rules", ["budget: {trials: 6}", "search: {algorithm: tpe, configurations: 4}"])
-def test_outputs_follow_their_training_under_every_rule(tmp_path: Path, tiny_bert: str, rules: str) -> None:
-    file, runs = tmp_path / "t.yaml", tmp_path / "runs"
-    file.write_text(SWEEP.format(model=tiny_bert, rules=rules))
-    flags = ["--storage", str(runs), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--cpus", "2", "--quiet"]
-    with without_ray():
-        assert main([str(file), *flags]) == 0
-    results = results_of(runs / "t")
-    by_label = {summary.label: summary for summary in read_folder(runs / "t").summaries}
-    cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 43.8 %" in label}
-    assert len(by_label) == 2 * len(cuts), "each training has the one size that the constraint leaves"
-    assert len(cuts) == len({cut.configuration for cut in cuts.values()}) <= 6, "of equal ranks one is trained"
-    ended = set()
-    for label, cut in cuts.items():
-        whole = by_label[label]
-        both = [(one.finished, one.failed, one.stopped, sorted(one.scores), one.complete) for one in (cut, whole)]
-        assert both[0] == both[1]
-        ended |= {status for status in ("finished", "failed", "stopped") if getattr(whole, status)}
-        if whole.complete:
-            assert 60 <= cut.value("trainable_parameters") <= 120 < whole.value("trainable_parameters")
-        elif whole.stopped:
-            assert "score" not in cut.metrics, "what was stopped is not cut"
-    assert ended == {"finished", "stopped"}
-    with without_ray():
-        assert main([str(file), *flags, "--resume"]) == 0
-    assert results_of(runs / "t") == results
-    best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
-    assert app.main(["take", *best]) == 0
-    assert (tmp_path / "adapter" / "adapter_config.json").exists()

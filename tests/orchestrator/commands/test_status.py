@@ -22,7 +22,7 @@ from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.progress import read_status, status_of
 from tests.orchestrator.commands.test_reports import checked, value
-from tests.orchestrator.logged import SweepLog, entry, story
+from tests.orchestrator.logged import SweepLog, entry
 from tests.orchestrator.recorded import printed
 
 AGAIN = "python -m orchestrator.run s.yaml --resume"
@@ -140,21 +140,6 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     assert [line for line in lines if line not in shown] == []
     assert shown.startswith("demo: ")
     assert "None" not in shown
-
-
-def test_after_every_event_of_a_long_story_the_report_keeps_to_the_schema(tmp_path: Path) -> None:
-    for _ in story(tmp_path / "demo"):
-        for holder in (None, HERE):
-            state = read_state(tmp_path / "demo" / "log.jsonl")
-            report = status_of(state, tmp_path / "demo", holder, NOW)
-            checked(report)
-            record = read_folder(tmp_path / "demo")
-            if holder is None:
-                assert checked(front_report(record))["answer"] == json.loads(report.to_json())["answer"]
-            printed(report.show)
-            assert report.trials.total == sum(
-                getattr(report.trials, name) for name in ("waiting", "running", "paused", "finished", "failed", "stopped")
-            )
 
 
 def test_a_driver_is_alive_while_its_process_is(tmp_path: Path) -> None:

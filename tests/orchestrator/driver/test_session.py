@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from craft.words import format_duration
 from orchestrator.commands import session, start
 from orchestrator.driver.display import Display, SweepOutcome, show_outcome, show_unsent
 from orchestrator.driver.queue import ENOUGH, CommonCause
@@ -40,13 +39,6 @@ HOSTILE = "LoRA :fire: [red]r8[/red] :smile:"
 
 def trial(seed: int) -> Trial:
     return Trial(f"k{seed}", "c", HOSTILE, "lora", "glue/rte", seed, "honest", {})
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "0 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (273600, "3 d 4 h")]
-)
-def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
 
 
 class Sweep:

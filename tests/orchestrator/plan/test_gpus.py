@@ -17,7 +17,6 @@ from orchestrator.plan.gpu_costs import (
     LAUNCH,
     PRODUCTS,
     READS,
-    START,
     count_operations,
     find_card,
     gpu_cost,
@@ -96,19 +95,6 @@ def test_a_decoder_does_a_forward_pass_more_under_checkpointing_and_reads_its_we
     )
 
 
-def test_hours_are_those_of_all_trainings_and_share_a_gpu(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "RoBERTa-base", "glue/cola")
-    (row,) = plan.trained
-    seconds = speed_on(H100, run_of(plan, row, "glue/cola"), row, None)
-    once = START + 1000 * seconds.step + 2 * 1043 * seconds.example
-    cost = gpu_cost(plan, H100, 2)
-    assert (3600 * cost.gpu_hours, 3600 * cost.wall_hours) == pytest.approx((2 * once, once))
-    assert gpu_cost(plan, H100, 8).wall_hours == pytest.approx(cost.wall_hours), "two trainings use two of eight GPUs"
-    assert cost.longest_texts
-    quarter = gpu_cost(plan_of(tmp_path, "RoBERTa-base", "glue/cola", changes=["resources.gpu=0.25"]), H100, 2)
-    assert cost.gpu_hours / 4 <= quarter.gpu_hours < cost.gpu_hours
-
-
 def test_a_batch_is_as_long_as_its_longest_text(tmp_path: Path) -> None:
     training = plan_of(tmp_path, "RoBERTa-base", "glue/cola").sweep.training
     lengths = np.array([10, 20, 500])
@@ -158,19 +144,6 @@ def test_without_data_the_plan_has_steps_and_its_report_and_python_the_cost(tmp_
 
 
 GIB = 2**30
-
-
-def test_slots_count_whole_trials_on_one_machine() -> None:
-    eight = {"CPU": 64, "GPU": 8}
-    assert [Resources(gpu=3).slots(*machines) for machines in ([eight], [eight, eight])] == [2, 4]
-    assert Resources(gpu=0.6).slots({"CPU": 8, "GPU": 2}) == 2, "a share lies on one GPU"
-    assert Resources(gpu=4, cpu=20).slots(eight) == 0
-    assert Resources(processes=2, cpu=0.5).slots({"CPU": 2}) == 2
-
-
-def test_a_block_says_how_the_gpus_of_the_file_are_shared(tmp_path: Path) -> None:
-    sweep = toy_sweep(tmp_path, "resources: {gpu: 2}\nspace: [{method: lora, rank: 1, resources: {parallel: shard}}]\n")
-    assert sweep.shares == [Resources(gpu=2, parallel="shard")]
 
 
 def shared(folder: Path, resources: str, estimate: int | None = None) -> Plan:

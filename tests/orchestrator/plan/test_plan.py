@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from craft.methods import METHODS
-from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.record.resume import contradictions
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.space.dimensions import Point
-from tests.orchestrator.plans import count, toy_plan, toy_sweep
+from tests.orchestrator.plans import toy_plan, toy_sweep
 from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
 BASE = """\
@@ -27,13 +26,6 @@ space:
 
 def labels(plan: Plan) -> list[str]:
     return [configuration.label for configuration in plan.configurations]
-
-
-def test_every_configuration_runs_on_every_task_with_every_seed(tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path, BASE)
-    assert labels(plan) == ["CRAFT 16, q v", "CRAFT 32, q v", "LoRA r2, q v"]
-    ran = {(trial.label, trial.run.task, trial.run.seed) for trial in plan.trials}
-    assert len(ran) == len({trial.key for trial in plan.trials}) == len(plan.trials) == 3 * 2 * 2
 
 
 def test_equal_content_is_one_configuration_however_it_is_written(tmp_path: Path) -> None:
@@ -66,19 +58,6 @@ def test_random_draws_different_configurations_while_there_are_some_and_more_are
     assert len(drawn(50, "2")) == 3
 
 
-def test_memory_is_estimated_once_for_tasks_that_differ_in_their_heads_alone(tmp_path: Path) -> None:
-    text = "tasks: [glue/stsb, glue/mnli, glue/sst2, commonsense]\nspace: [{method: lora, rank: 2}, {method: full}]\n"
-    asked: list[str] = []
-
-    def memory(run: RunSpec) -> int:
-        asked.append(run.task)
-        return len(run.task)
-
-    plan = count(toy_sweep(tmp_path, text), memory=memory)
-    assert sorted(asked) == ["commonsense"] * 2 + ["glue/mnli"] * 2
-    assert {row.estimated_memory_bytes for row in plan.configurations} == {len("commonsense")}
-
-
 FAIR = "compare: fair\nspace: [{method: lora, rank: {values: [1, 2]}}]\n"
 HAND = (
     "seeds: [9]\nreplication: {seeds: [0], tuned: [learning_rate]}\n"
@@ -107,20 +86,6 @@ def test_an_edit_that_changes_what_numbers_mean_is_a_contradiction(
 ) -> None:
     lines = contradictions(toy_sweep(tmp_path, text), toy_sweep(tmp_path, text, override))
     assert said in lines[0] if said else not lines
-
-
-def test_a_trials_key_has_a_measurement_only_where_it_is_asked_for(here: Path) -> None:
-    (here / "mine.txt").write_text("Some text.")
-    text = "tasks: [commonsense]\nspace: [{method: lora, rank: {values: [1, 2]}}]\n"
-    before = [trial.key for trial in toy_plan(here, text).trials]
-    for nothing in ("measure: {}\n", "measure: {forgetting: false}\n"):
-        assert [trial.key for trial in toy_plan(here, text + nothing).trials] == before
-    plan = toy_plan(here, text + "measure: {forgetting: {text: mine.txt}}\n")
-    assert not {trial.key for trial in plan.trials} & set(before)
-    measure = plan.trials[0].run.measure
-    assert measure.model_dump(exclude_defaults=True) == {"forgetting": {"text": str(here / "mine.txt")}}
-    (here / "effective.yaml").write_text(plan.sweep.to_yaml())
-    assert load_sweep(here / "effective.yaml").measure == measure
 
 
 EPOCHS = ", task_training: {toy/paraphrase: {epochs: 2}}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from craft.trainer.training import train_run
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import PlannedTrial
-from orchestrator.review.front_tables import write_csv
 from tests.orchestrator.plans import toy_plan
-from tests.orchestrator.recorded import printed, summarize
+from tests.orchestrator.recorded import printed
 
 
 def rate(method: str, width: int = WIDTH, **parameters: Any) -> float:
@@ -89,23 +86,3 @@ def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: 
 
     sweep = toy_plan(tmp_path, f"model: {tiny_bert}\nspace: [{{method: vera, rank: 4}}]").sweep
     assert {trial.run.training.learning_rate for trial in make_plan(sweep, Planner(sweep)).trials} == {rate("vera", 32)}
-
-
-@pytest.mark.parametrize(
-    ("method", "training", "task", "shown"),
-    [
-        ("head", {}, "toy/sentiment", False),
-        ("head", {"head_learning_rate": None}, "toy/sentiment", True),
-        ("head", {"head_learning_rate": None}, "commonsense", False),
-        ("bitfit", {}, "toy/sentiment", True),
-    ],
-)
-def test_a_table_has_a_learning_rate_only_where_it_decides_something(
-    tmp_path: Path, method: str, training: dict[str, Any], task: str, shown: bool
-) -> None:
-    settings = {"learning_rate": 3e-3, **training}
-    run = RunSpec.model_validate({"model": "", "task": task, "method": method, "training": settings})
-    (summary,) = summarize([PlannedTrial(run, "c", "label")], {})
-    write_csv([summary], {"score": "maximize"}, tmp_path / "front.csv")
-    (row,) = csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8"))
-    assert ("learning_rate" in row, "learning_rate" in summary.parameters) == (shown, shown)

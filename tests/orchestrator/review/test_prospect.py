@@ -125,22 +125,6 @@ def test_classes_doubts_and_tokens_are_printed(here: Path, tiny_bert: str, cli: 
     ]
 
 
-def test_reported_rows_that_are_learnt_are_counted(tmp_path: Path, tiny_bert: str) -> None:
-    lines = lines_of(sweep(tmp_path, tiny_bert, f"validation: train.csv, {LETTERS}"))
-    assert lines[3] == (
-        "custom/t: 61 of 61 reported rows are training rows too (equal texts): their score may be learnt by heart"
-    )
-
-
-def test_own_data_are_read_beside_data_of_the_hub(tmp_path: Path, tiny_bert: str) -> None:
-    file = sweep(tmp_path, tiny_bert, tasks="custom/t, glue/rte")
-    assert [line.partition(":")[0] for line in lines_of(file)] == ["custom/t"] * 5
-    with (tmp_path / "train.csv").open("a", encoding="utf-8") as written:
-        written.write(",left\n")
-    with pytest.raises(ValueError, match=r"train\.csv, line 63: column 'text' holds ''; text is expected"):
-        lines_of(file)
-
-
 @pytest.mark.parametrize(
     ("overrides", "more", "said"),
     [

@@ -163,17 +163,3 @@ def test_what_a_killed_process_left_is_no_content_and_goes(tmp_path: Path) -> No
         write(aside)
     assert [path.name for path in to.iterdir() if path.name.startswith(".")] == [own.name]
     assert not is_empty(to)
-
-
-def write_and_fail(to: Path) -> None:
-    with filled(to) as aside:
-        write(aside)
-        raise KeyError("x")
-
-
-def test_an_error_leaves_nothing_and_no_content_makes_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(KeyError):
-        write_and_fail(tmp_path / "out")
-    with filled(tmp_path / "out"):
-        pass
-    assert [*tmp_path.iterdir()] == []

@@ -16,7 +16,7 @@ from craft.results import Counts, OutOfMemory, Progress, RunFailed, RunPrevented
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import describe, is_transient, machine_lost, reason
 from orchestrator.worker.run_job import run_job
@@ -35,16 +35,6 @@ def outcome_of(trial: PlannedTrial, *arguments, **named) -> Outcome:
 def finished(directory: Path) -> RunResult:
     (directory / "adapter").mkdir(parents=True)
     return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 4, 6, 1.5, ["a note"], {"device": "x"})
-
-
-def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> None:
-    end = outcome_of(spec(), tmp_path, lambda p: None, train=lambda run, directory, **_: finished(directory))
-    assert end.result == TrialResult(
-        spec().key, "finished", {"score": 70.0},
-        {"trainable_parameters": 10, "head_parameters": 2, "total_parameters": 100, "adapter_bytes": 40},
-        6, 1.5, notes=["a note"], facts={"device": "x", "best_step": 4, "phases": {}},
-    )  # fmt: skip
-    assert end.adapter == tmp_path / "adapter"
 
 
 def raising(error: Exception):
@@ -82,14 +72,10 @@ def test_an_error_that_will_come_again_fails_the_trial_with_its_message(tmp_path
         "CUDA error: device-side assert triggered",
         "The NVIDIA driver on your system is too old (found version 11040)",
         "CUDA unknown error - this may be due to an incorrectly set up environment",
-        "CUDA driver error: invalid device ordinal",
-        "CUDA driver initialization failed, you might not have a CUDA gpu.",
         "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices()",
         "No CUDA GPUs are available",
-        "HIP error: no ROCm-capable device is detected",
         "GET was unable to find an engine to execute this computation",
         "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-        "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`",
         "hipBLASLt error: HIPBLAS_STATUS_INTERNAL_ERROR",
         "NCCL Error 2: unhandled system error",
         "Triton Error [CUDA]: device kernel image is invalid",
