@@ -21,6 +21,8 @@ from tests.benchmarks.enough import judged
 SWEEPS = {
     "fair-sst2": "MiniLM",
     "fair": "MiniLM",
+    "rows-1000": "MiniLM",
+    "rows-4000": "MiniLM",
     "sizes": "MiniLM",
     "paper": "MPNet",
     "smollm2-commonsense": "SmolLM2-135M",

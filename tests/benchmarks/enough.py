@@ -9,7 +9,7 @@ A row is decided if it survives three looks at its own record; otherwise it name
 - P(enough) is at least SURE by draws around each mean alone, without any model of how true scores scatter.
 
 Shares are of the parameters of a LoRA of rank 8 on the same projections, counted from the record's own LoRA. Records of
-`fair.csv` were tuned by an earlier rule, so they are no rows.
+`fair.csv` were tuned by an earlier rule, so they are no rows; `sizes.csv` has no full fine-tuning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.trials import read_trials
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"
-SWEEPS = ("fair-sst2", "sizes", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
+SWEEPS = ("fair-sst2", "rows-1000", "rows-4000", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
 """Records of the table, in its order."""
 WITHIN, SURE = Enough().within, Enough().sure
 DRAWS = 20_000
