@@ -231,7 +231,7 @@ class Labels:
     def _name(self, configuration: Configuration) -> list[str]:
         row = METHODS[configuration.method]
         cold = self.sweep.warm_start and not self.sweep.block_at(configuration.path).warm_start
-        if configuration.method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
+        if not row.adapts and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
             return [BASE_MODEL]
         said = row.text(row.parameters.model_validate(configuration.parameters)).split(", ")
         return [row.title, *filter(None, said), *([COLD] if cold else [])]
