@@ -32,7 +32,8 @@ from orchestrator.record.state import Entry, State, count_phases
 from orchestrator.results.front import above_guessing
 from orchestrator.results.metrics import PHASES
 from orchestrator.results.summary import Summary
-from orchestrator.review.progress import RUNNING_SHOWN, Progress, progress, seconds_left
+from orchestrator.review.outlook import seconds_left
+from orchestrator.review.progress import RUNNING_SHOWN, Progress, progress
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.client import DATABRICKS, resolve_uri

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 from pydantic import Field
 from rich.console import Console
 
-from craft.results import Outlook
-from craft.words import format_duration, plural
+from craft.words import format_duration
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import Holder, SweepFolder, holder_of
@@ -26,6 +25,7 @@ from orchestrator.results.answer import REASONS, Answer, answer_of
 from orchestrator.results.report import Command, Count, Number, Part, Report
 from orchestrator.results.step import describe_price
 from orchestrator.results.summary import Summary
+from orchestrator.review.outlook import Outlooks, describe_work, sweep_seconds_left
 from orchestrator.sweepfile.settings import Budget
 
 Phase = Literal["empty", "running", "lost", "finished", "failed", "interrupted"]
@@ -40,9 +40,6 @@ PHASES: dict[Phase, str] = {
 FAILURES_SHOWN, RUNNING_SHOWN = 5, 8
 SILENT_SECONDS = 120.0
 """A driver reports every 15 s. What it reported of its trials counts for so long."""
-EARLY = 0.1
-"""The share of a training's work from which on its forecast counts for others."""
-STARTING = "starting processes, loading the model"
 MORE_FAILURES = "run what has failed again"
 
 
@@ -234,15 +231,6 @@ class Progress(Report):
         yield from ((f"{step.purpose + ':':<{width}} {step.command}", None) for step in steps)
 
 
-Outlooks: TypeAlias = Mapping[str, tuple[Outlook, float]]
-"""What running trainings last reported to their driver, by key, each with the time of the report."""
-
-
-def seconds_left(outlook: Outlook, reported: float, now: float) -> float | None:
-    """Returns how long a training still runs at `now`; None if it does not foretell its end."""
-    return None if outlook.seconds_left is None else max(0.0, reported + outlook.seconds_left - now)
-
-
 def read_status(folder: Path) -> Progress:
     """Returns how far the sweep in a folder is at this moment, with its answer."""
     state = read_state(SweepFolder(folder).record)
@@ -309,8 +297,8 @@ def progress(
     if outlooks is None and runs and underway is not None and 0 <= since < SILENT_SECONDS:
         left, doing = None if underway.left is None else max(0.0, underway.left - since), underway.doing
     else:
-        left = _seconds_left(state, now, outlooks or {}) if runs else None
-        doing = "" if outlooks is None else _doing(state, outlooks, missing)
+        left = sweep_seconds_left(state, now, outlooks or {}) if runs else None
+        doing = "" if outlooks is None else describe_work(state, outlooks, missing)
     budget = state.sweep.budget if state.started is not None else Budget()
     limit = budget.wall_clock_seconds if runs else None
     running = [entry for entry in state.requested if entry.phase == "running"]
@@ -375,67 +363,6 @@ def _failure(entry: Entry, state: State) -> TrialResult | None:
         return None
     by_training = training is not entry and training.result is not None and training.result.error == result.error
     return None if by_training else result
-
-
-def _doing(state: State, outlooks: Outlooks, missing: str) -> str:
-    """Returns a phrase for the status line: what is running, or what is waited for; empty while several trials train."""
-    running = [entry for entry in state.trainings if entry.phase == "running"]
-    cutting = [entry for entry in state.requested if entry.trial.is_cut and entry.phase == "running"]
-    if cutting and not running:
-        return f"making {len(cutting)} {plural(len(cutting), 'cut')} of finished adapters"
-    if missing and not running:
-        return f"no machine: waiting for {missing}"
-    phases = [outlooks[entry.key][0].phase for entry in running if entry.key in outlooks]
-    if not phases and (running or state.held is None) and not any(entry.ended for entry in state.trainings):
-        return STARTING
-    scoring = sum(phase.startswith("scoring") for phase in phases)
-    return phases[0] if len(running) == len(phases) == 1 else f"{scoring} scoring" if scoring else ""
-
-
-def _seconds_left(state: State, now: float, outlooks: Outlooks) -> float | None:
-    """Returns the seconds until the end; None until a trial of this session has ended, or one that runs foretells its end.
-
-    A trial that waits is taken to last as long as the mean of those that have ended and those that run. One that has hardly
-    begun says little, so it counts only while no other is known.
-    """
-    took, at_once = _took(state)
-    running = [entry for entry in state.trainings if entry.phase == "running"]
-    reports = [outlooks[entry.key] for entry in running if entry.key in outlooks]
-    lefts = [(outlook.share, seconds_left(outlook, reported, now)) for outlook, reported in reports]
-    ends = [(share, left) for share, left in lefts if left is not None]
-    least = EARLY if took else 0.0
-    durations = took + [seconds / (1 - share) for share, seconds in ends if least <= share < 1]
-    if not durations:
-        return max((seconds for _, seconds in ends), default=None)
-    mean = sum(durations) / len(durations)
-    shares = [share for share, left in lefts if left is None]
-    shares += [_running(entry, now).share for entry in running if entry.key not in outlooks]
-    remaining = [seconds for _, seconds in ends] + [mean * (1 - share) for share in shares]
-    counts = Counts.of(state.trainings)
-    waiting = max(0, (state.most_trainings or counts.total) - counts.finished - counts.failed - counts.stopped - len(running))
-    return max([(waiting * mean + sum(remaining)) / max(at_once, len(running)), *remaining])
-
-
-def _took(state: State) -> tuple[list[float], int]:
-    """Returns the seconds of each training that has ended in this session, and how many of these ran at once.
-
-    Starting a process takes long, and the trainings that come after the first use it again, so of the first the process's time
-    does not count. A resumed training took longer than its run in this session.
-    """
-    began = state.started.time if state.started is not None else 0.0
-    over = [(entry, entry.result) for entry in state.trainings if entry.ended and entry.result and entry.changed >= began]
-    over = [(entry, result) for entry, result in over if result.status != "failed"]
-    if not over:
-        return [], 1
-    ends = [entry.changed for entry, _ in over]
-    first = min(ends)
-    starts = [max(began, entry.changed - entry.seconds) for entry, _ in over]
-    took = [
-        result.seconds if start <= first else max(result.seconds, entry.seconds)
-        for (entry, result), start in zip(over, starts, strict=True)
-    ]
-    busy, span = sum(end - start for start, end in zip(starts, ends, strict=True)), max(ends) - min(starts)
-    return took, max(1, round(busy / span)) if span else 1
 
 
 def _next(state: State, phase: Phase, folder: Path, summaries: Sequence[Summary], answer: Answer) -> list[Command]:
