@@ -133,7 +133,7 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[dict[Training,
         "rows of a training that is there": 0,
         "failed rows without settings, seed or task": 0,
     }
-    (attempts, repeated, bare), kept = left, dict[Training, int]()
+    (attempts, repeated, bare), trainings = left, dict[Training, int]()
 
     def values(chosen: Sequence[Column], row: int) -> tuple[Any, ...]:
         return tuple(column.cell(row) for column in chosen)
@@ -144,11 +144,11 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[dict[Training,
         if not finished and not (named and (not chosen or {*chosen} != {None})):
             left[bare] += 1
             continue
-        first = kept.setdefault((chosen, task, (values(run, row) or (row,)) if call.independent else seed), row)
+        first = trainings.setdefault((chosen, task, (values(run, row) or (row,)) if call.independent else seed), row)
         if first != row and finished and (values(score, row), values(same, row)) != (values(score, first), values(same, first)):
             raise _clash(rows, columns, call, first, row)
         left[repeated if finished else attempts] += first != row
-    return kept, [f"Left out: {count} {what}" for what, count in left.items() if count]
+    return trainings, [f"Left out: {count} {reason}" for reason, count in left.items() if count]
 
 
 def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Unclear:

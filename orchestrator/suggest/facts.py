@@ -168,8 +168,8 @@ def _tells(cells: Sequence[Any], labels: Sequence[Any]) -> str:
     repeated = {value: counts for value, counts in of_value.items() if counts.total() > 1}
     rows, every = sum(counts.total() for counts in repeated.values()), sum(counts.total() for counts in of_value.values())
     usual = {value: counts.most_common(1)[0] for value, counts in repeated.items()}
-    told = rows >= REPEATED * every and sum(count for _, count in usual.values()) >= TELLS * rows
-    if not told or len({label for label, _ in usual.values()}) < 2:
+    tells = rows >= REPEATED * every and sum(count for _, count in usual.values()) >= TELLS * rows
+    if not tells or len({label for label, _ in usual.values()}) < 2:
         return ""
     return list_some([f"{value[:40]!r}: {label}" for value, (label, _) in usual.items()], 3)
 

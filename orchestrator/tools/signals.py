@@ -75,7 +75,7 @@ class Stop:
         self.asked = False
         self.signal: int | None = None
         self._say = say
-        self._heard = 0
+        self._received = 0
         self._over = threading.Event()
 
     @contextmanager
@@ -115,24 +115,24 @@ class Stop:
                     signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._heard += 1
-        if self._heard > 1:
+        self._received += 1
+        if self._received > 1:
             raise KeyboardInterrupt
 
     def _watch(self, read: int, broken: Callable[[], str | None], last_words: Callable[[str], None]) -> None:
-        heard, broken_since = list[float](), float("inf")
+        times, broken_since = list[float](), float("inf")
         while not self._over.is_set():
             ready, _, _ = select.select([read], [], [], 0.25)
             for number in os.read(read, 512) if ready else b"":
                 if number in SIGNALS:
-                    heard.append(time.monotonic())
+                    times.append(time.monotonic())
                     self.signal = self.signal or number
                     if not self.asked:
                         self.asked = True
                         _within(1.0, lambda: self._say(STOPPING))
             why, clock_seconds = broken(), time.monotonic()
             broken_since = float("inf") if why is None else min(broken_since, clock_seconds)
-            deadlines = [began + grace for began, grace in zip(heard, (GRACE_SECONDS, GRACE_TWICE_SECONDS), strict=False)]
+            deadlines = [began + grace for began, grace in zip(times, (GRACE_SECONDS, GRACE_TWICE_SECONDS), strict=False)]
             deadlines.append(broken_since + (GRACE_BROKEN_SECONDS if self.asked else MENDING_SECONDS))
             if clock_seconds > min(deadlines):
                 why = "stopped" if self.asked or why is None else why

@@ -227,14 +227,14 @@ def test_other_rows_are_refused() -> None:
 def test_the_page_shows_markup_as_text_and_leaves_out_answers_without_a_label() -> None:
     lines = classes("ab", "bb")
     lines[0] |= {"probability": 0.9, "margin": 2.2, "text": "<b>free</b> | [money](http://x)"}
-    page = mistakes_page("x", {"reported": lines, "told": [{"row": 1, "response": "hello"}]})
+    page = mistakes_page("x", {"reported": lines, "unlabelled": [{"row": 1, "response": "hello"}]})
     assert "1 of 2 rows are right." in page
     assert "| a | 0 | 1 |\n| b | 0 | 1 |" in page
     (mistake,) = [line for line in page.splitlines() if line.startswith("| 1 |")]
     assert "<b>" not in mistake
     assert "\\[money\\]" in mistake
-    assert "told" not in page
-    assert mistakes_page("x", {"told": [{"row": 1}]}) == ""
+    assert "unlabelled" not in page
+    assert mistakes_page("x", {"unlabelled": [{"row": 1}]}) == ""
 
 
 def test_many_classes_are_listed_by_the_commonest_confusions() -> None:

@@ -1,5 +1,5 @@
 """Stored checkpoints: those that are not what this project wrote are passed over, and nothing outside is touched; and a sweep
-whose driver is killed goes on from what lies on S3. The server is moto's, if it is installed."""
+whose driver is killed continues from its checkpoints on S3. The server is moto's, if it is installed."""
 
 from __future__ import annotations
 
