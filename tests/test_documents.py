@@ -253,9 +253,12 @@ def test_two_commands_of_the_readme_do_all_and_ci_types_the_second() -> None:
 def test_slow_plans(sweep: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from transformers import AutoConfig
 
+    from craft.trainer.probe import Speed
+    from orchestrator.review import prospect
     from orchestrator.run import main
 
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(prospect, "probe_plan", lambda plan: Speed(1.0, 0.1, 0.01))
     data = os.environ.get("CRAFT_TEST_DATA", "")
     if sweep != "sweeps/baselines.yaml" and not (Path(data) / "glue").is_dir():
         pytest.skip("no published data: name a folder with glue/ in CRAFT_TEST_DATA")

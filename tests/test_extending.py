@@ -108,6 +108,7 @@ def test_a_sweep_uses_them(tmp_path: Path) -> None:
     assert done.stdout.split() == ["cheapest", "True", "False", "False"]
 
 
+@pytest.mark.slow
 def test_a_worker_elsewhere_needs_no_copy_of_a_file(tmp_path: Path) -> None:
     example("kappa.py", tmp_path)
     load_plugins([str(tmp_path / "kappa.py")])

@@ -36,6 +36,7 @@ def test_gpus_are_seen_by_tests_for_gpus_alone(marks: str, wanted: bool) -> None
     assert wants_gpus(marks) is wanted
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "tests.gpu"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0

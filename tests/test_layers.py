@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from craft import TUNERS
@@ -55,9 +56,10 @@ LAYERS = {
 }
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> list[str]:
     """Dotted names of what a module imports, anywhere in it; `a.b` for `from a import b` where that is a module."""
-    return imported_by(ast.parse(path.read_text()))
+    return [*imported_by(ast.parse(path.read_text()))]
 
 
 def imported_by(tree: ast.Module) -> Iterator[str]:

@@ -43,7 +43,7 @@ RECORDS = MEASUREMENTS / "records"
 CRAFT_PAGE, FRONTS = ROOT / "docs/craft.md", MEASUREMENTS / "fronts.md"
 
 
-@pytest.mark.patient  # five sweeps are judged
+@pytest.mark.slow
 def test_what_is_enough() -> None:
     """A row that says what is enough survives each look at its own record by more than the noise of its draws."""
     readme = (ROOT / "README.md").read_text()

@@ -39,6 +39,7 @@ from tests.orchestrator.logged import mirror
 from tests.orchestrator.plans import count
 from tests.orchestrator.stand_in import ROOT
 
+pytestmark = pytest.mark.slow  # a sweep of eighteen trials is run
 SWEEP = """\
 name: memory
 model: sentence-transformers/all-MiniLM-L6-v2
@@ -98,7 +99,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Fin
     return Finished(console.file.getvalue(), plan.sweep.folder, uri, ranks)  # type: ignore[attr-defined]
 
 
-@pytest.mark.patient  # a sweep is trained, which the other tests of this module read
 def test_the_terminal_and_the_files(finished: Finished) -> None:
     marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([● ])[✓ ] .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
     assert {rank for rank, mark in marks.items() if mark == "●"} == ON_FRONT
@@ -177,7 +177,6 @@ def test_the_data_of_the_page(finished: Finished) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 @MISSING
 def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
@@ -205,7 +204,6 @@ LISTED = "[...document.querySelectorAll('*')].filter(one => one.textContent.trim
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 @MISSING
 def test_mlflows_page_is_a_link_away_and_shows_the_picture_and_the_page(finished: Finished, tmp_path: Path) -> None:
     """The live page is served by its command, MLflow's page by MLflow's server."""
@@ -243,7 +241,6 @@ def test_mlflows_page_is_a_link_away_and_shows_the_picture_and_the_page(finished
         assert all(host.startswith("http://127.0.0.1:") for host in browser.hosts())
 
 
-@pytest.mark.slow
 def test_what_a_later_file_leaves_out_counts_nowhere(tmp_path: Path, empty_store: Path) -> None:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     uri, file = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "memory.yaml"

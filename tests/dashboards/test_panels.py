@@ -161,6 +161,7 @@ def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: StoreAt) -> No
     assert (low, high) == pytest.approx((difference.low, difference.high), abs=1e-3), "as the command says it"
 
 
+@pytest.mark.slow
 def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_stored_answers(
     store_at: StoreAt,
 ) -> None:

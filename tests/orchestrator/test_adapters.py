@@ -349,6 +349,7 @@ sys.exit(main(["take", "sweep", "--pick", "best", "--to", "taken"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_killed_take_leaves_nothing(number: signal.Signals, here: Path) -> None:
     record(here / "runs" / "sweep", {"LoRA r1": (100, over_seeds(80.0, 81.0))})

@@ -102,7 +102,7 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
         check_machine(here, ".token", runs, {"toy/paraphrase": "0" * 64})
 
 
-@pytest.mark.patient  # Ray starts
+@pytest.mark.slow
 def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, cli: Cli) -> None:
     assert "absent.yaml" in cli("check", str(tmp_path / "absent.yaml"), status=2).err
     plan_of(tmp_path, "resources: {cpu: 1000}\n")

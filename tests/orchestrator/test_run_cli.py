@@ -243,6 +243,7 @@ def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path
     assert not loaded(check, folder) & {"optuna", "torch", "transformers", "peft"}
 
 
+@pytest.mark.slow
 def test_tables_are_judged_and_what_is_on_record_is_shown_and_taken_with_nothing_heavy(tmp_path: Path) -> None:
     rows = [f"{rank},{seed},{0.8 + 0.01 * rank + 0.003 * seed},{100 * rank}" for rank in range(4) for seed in range(3)]
     (tmp_path / "runs.csv").write_text("\n".join(["rank,seed,accuracy,params", *rows]))
@@ -261,6 +262,7 @@ def test_the_package_is_light_and_keeps_its_functions(tmp_path: Path) -> None:
     loaded(program, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_page_is_made_with_nothing_that_trains(tmp_path: Path) -> None:
     page = "import dashboards.app, dashboards.page, dashboards.store, mlflow; mlflow.MlflowClient"
     assert not loaded(page, tmp_path) & {"torch", "ray", "transformers", "peft"}

@@ -99,6 +99,7 @@ def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
     return list(reports[-1]["results"])
 
 
+@pytest.mark.slow
 def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_path: Path, tiny_bert: str) -> None:
     """They are the same as those that are cut in the training, bit for bit; smaller micro-batches change no name."""
     training = {"max_steps": 2, "train_examples": 16, "eval_examples": 16, "max_length": 24, "batch_size": 8}

@@ -46,7 +46,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for block in blocks for line in block.splitlines()]
 
 
-@pytest.mark.patient  # a dozen commands, one of which imports torch
+@pytest.mark.slow
 def test_every_command_is_run_on_a_recorded_sweep(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

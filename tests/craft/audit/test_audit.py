@@ -32,7 +32,10 @@ from craft.trainer.cuts import cut_and_score
 from tests.craft.audit.plain_folders import CONFIGS, merged, rows, saved
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("patterns", "dora", "vera", "milora") else pytest.mark.slow) for name in CONFIGS],
+)
 def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_path: Path) -> None:
     whole = merged(saved(tiny_bert, CONFIGS[name], tmp_path / "whole"))
     folder = read_folder(tmp_path / "whole")
@@ -69,6 +72,7 @@ def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
 
 
+@pytest.mark.slow
 def test_no_size_of_an_adapter_that_does_nothing_is_enough(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
     audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"), within=100, to=tmp_path / "small")
@@ -97,6 +101,7 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert again.score == audit.sizes[-1].score
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("helpful")
 @pytest.mark.parametrize("name", ["pissa", "milora", pytest.param("olora", marks=pytest.mark.slow)])
 def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path: Path) -> None:
@@ -109,6 +114,7 @@ def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path
     assert (again.score, again.without) == (audit.enough.score, audit.without)
 
 
+@pytest.mark.slow
 def test_a_head_that_modules_to_save_names_is_no_part_of_the_count(tiny_bert: str, tmp_path: Path) -> None:
     counts = []
     for name, whole in (("silent", None), ("named", ["classifier"])):
@@ -135,6 +141,7 @@ def test_the_outputs_of_a_head_of_two_layers_are_those_of_its_last(tmp_path: Pat
     assert Folder(tmp_path, {}, shapes, "base").outputs == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("helpful")
 def test_sizes_of_craft_are_craft(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, craft.CraftConfig(ranks=("all", 8, 8), projections=("q", "v")), tmp_path / "whole")
@@ -168,6 +175,7 @@ def test_a_cut_of_this_package_has_the_parameters_that_were_left_and_says_of_wha
     assert lines[0].endswith(f"cut from the adapter of run {spec.key}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("helpful")
 def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
@@ -191,7 +199,7 @@ def own_adapter(base: str, folder: Path, name: str = "lora") -> RunSpec:
     return spec
 
 
-@pytest.mark.parametrize("name", ["lora", "pissa"])
+@pytest.mark.parametrize("name", ["lora", pytest.param("pissa", marks=pytest.mark.slow)])
 def test_an_adapter_of_a_sweep_is_scored_on_the_rows_that_the_sweep_reports(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """The same rows from a file give the same score; rows of its training among them are a doubt."""
     spec = own_adapter(tiny_bert, tmp_path / "own", name)
@@ -233,6 +241,7 @@ def test_an_adapter_is_read_as_it_was_trained(tiny_bert: str, tmp_path: Path) ->
         audit_adapter(tmp_path / "own", Data())
 
 
+@pytest.mark.slow
 def test_the_base_has_the_revision_that_the_adapter_names(
     tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +269,7 @@ def audit_of(random: np.random.Generator, losses: Sequence[float], rows: int = 4
     return Audit(whole, "accuracy", rows, 1600, 80.0, 50.0, tuple(sizes), 1.0, 0.9, False, {}, ())
 
 
+@pytest.mark.slow
 def test_the_smallest_of_several_sizes_is_as_often_enough_as_the_audit_says() -> None:
     """Four sizes lose a little too much: one in ten audits may call one enough. By each size's own chance one in four does."""
     random = np.random.default_rng(5)

@@ -50,7 +50,7 @@ def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("helpful")
-@pytest.mark.parametrize("metric", [None, "exact_match"])
+@pytest.mark.parametrize("metric", [None, pytest.param("exact_match", marks=pytest.mark.slow)])
 def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:
     saved_llama(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")
     data = _data(tmp_path, PAIRS, metric=metric)
@@ -74,6 +74,7 @@ def test_blanks_around_an_answer_count_for_nothing(tiny_llama: str, tmp_path: Pa
     assert audit_adapter(tmp_path / "whole", data).score == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str, tmp_path: Path) -> None:
     pairs = [(f"number {at}: ", "odd" if at % 2 else "even") for at in range(24)]
@@ -105,6 +106,7 @@ def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str
     assert audit.within == pytest.approx(min(1.0, 0.1 * (audit.score - audit.without)))
 
 
+@pytest.mark.slow
 def test_cloze_takes_the_likeliest_answer_for_each_of_its_characters(tiny_llama: str, tmp_path: Path) -> None:
     """Plain transformers is the reference. A model is audited as its folder is."""
     saved_llama(tiny_llama, tmp_path / "whole", "q_proj", "v_proj")

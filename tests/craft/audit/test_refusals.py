@@ -22,6 +22,14 @@ from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, read_config, read_s
 from tests.craft.audit.plain_folders import BOTH, CONFIGS, rows, saved
 
 
+@pytest.fixture(scope="module")
+def plain(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA adapter of rank 4 that can be audited."""
+    folder = tmp_path_factory.mktemp("plain") / "whole"
+    saved(tiny_bert, peft.LoraConfig(r=4, target_modules=BOTH), folder)
+    return folder
+
+
 def test_a_control_token_in_a_held_out_text_is_refused_with_its_line(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")
     token = AutoTokenizer.from_pretrained(tiny_bert).sep_token
@@ -148,15 +156,16 @@ def _nested(folder: Path) -> None:
     ],
 )
 def test_folders_that_cannot_be_audited_are_refused_in_words(
-    change: Any, said: str, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Any, said: str, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("craft.models.adapters.PATTERN_SECONDS", 0.3)
-    saved(tiny_bert, peft.LoraConfig(r=4, target_modules=BOTH), tmp_path / "whole")
+    shutil.copytree(plain, tmp_path / "whole")
     change(tmp_path / "whole")
     with pytest.raises(ValueError, match=said):
         audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
 
 
+@pytest.mark.slow
 def test_classes_in_another_order_are_noticed(tiny_bert: str, tmp_path: Path) -> None:
     model = saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole").eval()
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)

@@ -123,6 +123,7 @@ def test_sixteen_processes_at_a_cold_store_decompose_once(tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_writer_killed_half_way_leaves_nothing_that_reads_as_good(tmp_path):
     # A core of 6 x 500 x 500 float32: a file of 8 MB whose writing and flushing takes long enough to be caught in the act.
     for _ in range(5):

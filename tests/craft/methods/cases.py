@@ -6,8 +6,11 @@ answer in words for a LLaMA of 2 layers, hidden 32, keys of 16, MLP 48.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pytest
 
 from craft.tasks.task import Kind
 from tests.craft.methods import one_more
@@ -130,7 +133,11 @@ _TYPES: dict[str, Case] = {
 TYPES = {name: replace(case, parameters={"peft_type": name, "config": case.parameters}) for name, case in _TYPES.items()}
 SUBJECTS = CASES | {f"peft {name}": case for name, case in TYPES.items()}
 """Every method but `peft`, and every type of PEFT."""
-FEW_TYPES = ("ADAPTION_PROMPT", "GLORA", "IA3", "LILY", "LN_TUNING", "SHADOW", "SHIRA", "TRAINABLE_TOKENS", "VERA")
-"""Types with a base, modules, rounding or parts of their own; those of the others are slow tests."""
-QUICK = [*CASES, *(f"peft {name}" for name in FEW_TYPES)]
+QUICK = ("craft", "craft_star", "lora", "adalora", "dora", "pissa", "vera", "lotr", "houlsby", "ia3", "bitfit", "full", "head")
+"""A method of each kind; the tests of the others are slow."""
 CASES["peft"] = TYPES["LILY"]
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """Returns the names as values of a parametrized test that is quick for a method of each kind alone."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]

@@ -27,7 +27,7 @@ from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.loop import find_decaying
 from craft.tuners.joint import register
 from tests.craft.methods import one_more
-from tests.craft.methods.cases import CASES, QUICK, SUBJECTS, Case, D
+from tests.craft.methods.cases import CASES, SUBJECTS, Case, D, marked
 
 LABELS = ("negative", "positive")
 STEPS = 20
@@ -120,9 +120,7 @@ def learn(subject: Subject) -> None:
     subject.losses.append(nn.functional.cross_entropy(subject.end, TARGETS).item())
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SUBJECTS]
-)
+@pytest.fixture(scope="module", params=marked(SUBJECTS))
 def subject(request: pytest.FixtureRequest, tiny_bert: str, tiny_llama: str) -> Subject:
     name, case = request.param, SUBJECTS[request.param]
     spec = spec_of(name, tiny_bert, tiny_llama)
@@ -153,7 +151,7 @@ def test_starts_where_its_paper_says(subject: Subject) -> None:
         assert not equal, "the weights are split in two: rounding shows"
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "peft"])
+@pytest.mark.parametrize("name", marked(name for name in CASES if name != "peft"))
 def test_weight_decay_leads_to_the_base_model(name: str, tiny_bert: str, tiny_llama: str) -> None:
     """Smaller weights make a model nearer to the base, or the row says that its weights decay to their start."""
     case, spec = CASES[name], spec_of(name, tiny_bert, tiny_llama)
@@ -218,7 +216,7 @@ def test_a_rank_above_the_smaller_side_is_refused(row: str, tiny_model: Callable
 PLACED = [name for name, row in METHODS.items() if "layers" in row.parameters.model_fields and name in SUBJECTS]
 
 
-@pytest.mark.parametrize("name", [*PLACED, "peft LILY"])
+@pytest.mark.parametrize("name", marked([*PLACED, "peft LILY"]))
 def test_adapts_the_layers_that_are_asked_for(name: str, tiny_bert: str, tiny_llama: str) -> None:
     """Of three layers: the gradient ends where the first adapted one begins, so training costs less."""
     case, spec = SUBJECTS[name], spec_of(name, tiny_bert, tiny_llama)
@@ -258,7 +256,7 @@ def test_pefts_own_names_are_understood(row: str, theirs: dict[str, Any], ours: 
     assert model.model_validate(theirs) == model.model_validate(ours)
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", marked(SUBJECTS))
 def test_a_llama_takes_every_row_that_its_layers_allow(name: str, tiny_model: Callable[..., Any]) -> None:
     """Grouped queries make k and v narrower than q; there are no biases, and no pooler."""
     method, _, peft_type = name.partition(" ")

@@ -193,6 +193,7 @@ def test_files_of_one_folder_are_never_mixed_up(
     assert torch.equal(weight("tiny.gguf"), source.get_parameter(place))
 
 
+@pytest.mark.slow
 def test_an_adapter_of_a_run_comes_back_to_the_file_alone(
     source: Any, tiny_spec: Callable[..., RunSpec], tmp_path: Path
 ) -> None:

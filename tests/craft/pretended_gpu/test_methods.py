@@ -52,6 +52,7 @@ def bytes_of_embeddings(batch_size: int) -> int:
     return batch_size * 16 * 32 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES])
 def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """It leaves after its second step, resumes, runs out of memory, is cut and scored again. Devices that meet are an error."""
@@ -97,6 +98,7 @@ def test_a_model_that_is_built_on_the_cpu_trains_on_the_gpu(
     assert sizes[1] == pytest.approx(sizes[0], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_an_operation_without_a_deterministic_form_is_allowed_and_noted(
     tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_an_operation_without_a_deterministic_form_is_allowed_and_noted(
         assert again.notes.count(note) == 1, "also where nothing is left to train"
 
 
+@pytest.mark.slow
 def test_without_cublas_workspace_products_are_noted(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
     with pretended():
@@ -205,6 +208,7 @@ def test_a_step_waits_where_it_is_logged_alone(method: str, tiny_bert: str, tmp_
     assert sum(waits.values()) <= 2, waits
 
 
+@pytest.mark.slow
 def test_a_recovering_step_waits_once_for_the_adapter(tiny_bert: str, tmp_path: Path) -> None:
     spec = spec_of(tiny_bert, "craft", **FEW, max_steps=20)
     result = train_run(spec, tmp_path / "run")

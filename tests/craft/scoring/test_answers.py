@@ -106,6 +106,7 @@ def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: Callabl
     assert "mean of 3 of the 8 commonsense tests" in result.notes[0]
 
 
+@pytest.mark.slow
 def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     """Its answers are those of an adapter that has learned nothing; it trains no step, and resumes without a step."""
     kept: list[Progress] = []
@@ -142,6 +143,7 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
         torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
     words_spec: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
@@ -213,7 +215,7 @@ QUESTIONS = (
 )
 
 
-@pytest.fixture(params=["real", pytest.param("random", marks=pytest.mark.slow), "random with CRAFT"])
+@pytest.fixture(params=["real", *(pytest.param(name, marks=pytest.mark.slow) for name in ("random", "random with CRAFT"))])
 def spoken(request: pytest.FixtureRequest, tiny_llama: str) -> tuple[Any, Any]:
     """A float32 language model with its tokenizer: stories260K, a random LLaMA, and that under an adapter."""
     folder = tiny_llama

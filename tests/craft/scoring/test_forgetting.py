@@ -84,7 +84,11 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
 
 @pytest.mark.parametrize(
     ("method", "parameters"),
-    [("craft", {"ranks": ["all", 8, 8]}), ("pissa", {"rank": 4}), ("full", {})],
+    [
+        ("craft", {"ranks": ["all", 8, 8]}),
+        pytest.param("pissa", {"rank": 4}, marks=pytest.mark.slow),
+        pytest.param("full", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
     make: Callable[..., RunSpec], tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]
@@ -102,6 +106,7 @@ def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
     assert result.facts["forgetting_text_sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_measuring_changes_nothing_else_and_a_resumed_run_refuses_another_text(
     make: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
@@ -115,6 +120,7 @@ def test_measuring_changes_nothing_else_and_a_resumed_run_refuses_another_text(
         train_run(with_it, tmp_path / "resumed", resume_from=checkpoint)
 
 
+@pytest.mark.slow
 def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
     size = 200
     whole = train_run(make(), tmp_path / "run", cuts=[size])

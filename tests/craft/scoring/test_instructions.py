@@ -34,6 +34,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return read_predictions(folder / "predictions")["reported"]
 
 
+@pytest.mark.slow
 def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, tmp_path: Path) -> None:
     losses: list[float] = []
     spec = spec_of(tiny_llama, tmp_path, max_steps=60, evaluate_every=0.7)

@@ -153,6 +153,7 @@ def test_the_score_is_the_mean_of_the_tests_not_of_the_questions():
     assert values == {"score": 37.5, "accuracy": 37.5, "accuracy_a": 75.0, "accuracy_b": 0.0, "answered": 80.0}
 
 
+@pytest.mark.slow
 def test_real_tests_have_their_published_sizes(real_data):
     there = [name for name, test in TESTS.items() if (real_data / "commonsense" / "dataset" / test.folder).is_dir()]
     splits = load_splits(TASK, settings(real_data, tests=there), train_examples=100)

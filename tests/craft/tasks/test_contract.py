@@ -11,8 +11,10 @@ from craft.tasks.splits import load_splits
 from craft.tasks.task import Task
 from craft.testing import check_task
 
+LARGE = ("glue/sst2", "glue/mnli", "glue/qnli", "glue/qqp", "commonsense")
 
-@pytest.fixture(params=TASKS)
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in TASKS])
 def task(request: pytest.FixtureRequest) -> Task:
     return TASKS[request.param]
 

@@ -84,12 +84,14 @@ def test_the_hub_out_of_reach_says_what_to_do(tmp_path, monkeypatch):
         assert part in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_real_glue_has_its_published_sizes(name, real_data):
     splits = load_splits(TASKS[f"glue/{name}"], DataSettings(root=str(real_data)), protocol="customary")
     assert (len(splits.train), {suffix: len(split) for suffix, split in splits.reported.items()}) == PUBLISHED[name]
 
 
+@pytest.mark.slow
 def test_real_mnli_has_both_validation_sets(real_data):
     splits = load_splits(TASKS["glue/mnli"], DataSettings(root=str(real_data)), protocol="customary")
     assert {suffix: len(split) for suffix, split in splits.reported.items()} == {"_matched": 9815, "_mismatched": 1000}

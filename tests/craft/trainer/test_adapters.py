@@ -22,7 +22,13 @@ MakeSpec = Callable[..., RunSpec]
 
 @pytest.mark.parametrize(
     ("method", "precision"),
-    [("craft", "float32"), ("craft", "bfloat16"), ("lora", "bf16-mixed"), ("full", "bfloat16")],
+    [
+        ("craft", "float32"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("craft", "bfloat16"), ("lora", "bf16-mixed"), ("full", "bfloat16"))
+        ),
+    ],
 )
 def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
     tiny_spec: MakeSpec, tmp_path: Path, method: str, precision: str
@@ -49,8 +55,8 @@ def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
     ("method", "parameters"),
     [
         ("craft", {"ranks": ["all", 8, 8]}),
-        ("lora", {"rank": 2}),
-        ("peft", {"peft_type": "LILY", "config": {"r": 4, "num_B": 2}}),
+        pytest.param("lora", {"rank": 2}, marks=pytest.mark.slow),
+        pytest.param("peft", {"peft_type": "LILY", "config": {"r": 4, "num_B": 2}}, marks=pytest.mark.slow),
     ],
 )
 def test_the_folder_loads_with_plain_transformers_and_peft(

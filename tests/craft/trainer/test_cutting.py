@@ -118,7 +118,7 @@ def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path
 
 
 @pytest.mark.parametrize("method", ["lora", "rslora"])
-@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("rank", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
     spec, result = trained(method)
     to = tmp_path / "cut"
@@ -168,7 +168,7 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
     assert difference == pytest.approx(error, rel=1e-3), "what was lost is the singular values below the threshold"
 
 
-@pytest.mark.parametrize("method", ["craft", "lora"])
+@pytest.mark.parametrize("method", ["craft", pytest.param("lora", marks=pytest.mark.slow)])
 def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_for_bit(
     trained: Trained, tmp_path: Path, method: str
 ) -> None:

@@ -27,7 +27,7 @@ from tests.craft.conftest import make_spec
 from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import losses_of, score_saved, train_watched
 
-FEW = ("craft", "galore", "full")
+FEW = ("craft", "full")
 """A method of each kind; the others are slow."""
 HERE = [name for name, row in METHODS.items() if row.requires is None]
 MASTERS = [name for name in HERE if METHODS[name].master_weights]
@@ -68,7 +68,9 @@ def test_the_norms_that_houlsby_trains_are_float32_over_bfloat16(tiny_bert: str,
     assert {name: again[name] for name in scored} == scored, "loaded again it computes as it was scored"
 
 
-@pytest.mark.parametrize("method", [name for name in MASTERS if name != "houlsby"])
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "full" else pytest.mark.slow) for name in MASTERS if name != "houlsby"]
+)
 def test_trained_base_weights_are_float32_over_bfloat16(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """At this learning rate a step is less than a 256th of most weights, which bfloat16 weights would not take."""
     spec = spec_of(tiny_bert, method, "bfloat16", learning_rate=1e-5, head_learning_rate=1e-5)

@@ -77,7 +77,9 @@ TRAINING = {"gradient_accumulation": 2, "epochs": 2.4, "head_learning_rate": 1e-
     ("every", "leaves"),
     [
         pytest.param(2.0, [1, 3, 7], id="in mid-epoch, at an epoch's end, after an evaluation"),
-        pytest.param(1.0, [3, 8], id="where an evaluation and an epoch's end are due, and at the last step"),
+        pytest.param(
+            *(1.0, [3, 8]), id="where an evaluation and an epoch's end are due, and at the last step", marks=pytest.mark.slow
+        ),
         pytest.param(0.34, [2], id="where each step is evaluated", marks=pytest.mark.slow),
     ],
 )
@@ -99,7 +101,7 @@ def test_a_run_that_leaves_after_any_step_ends_as_the_undisturbed_one(
     [
         ("lora", {"dropout": 0.1}),
         pytest.param("adalora", {"init_rank": 4, "target_rank": 2}, marks=pytest.mark.slow),
-        ("galore", {"rank": 4, "interval": 3}),
+        pytest.param("galore", {"rank": 4, "interval": 3}, marks=pytest.mark.slow),
     ],
 )
 def test_the_order_of_examples_the_schedule_and_the_optimizer_go_on(
@@ -116,6 +118,7 @@ def test_the_order_of_examples_the_schedule_and_the_optimizer_go_on(
     assert {run.counts.optimizer_bytes for run in (moved, ended)} == {undisturbed.counts.optimizer_bytes}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_resumed_where_an_evaluation_was_due_may_be_resumed_once_more(
     tiny_spec: MakeSpec, tmp_path: Path
 ) -> None:
@@ -185,6 +188,7 @@ def test_changed_data(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     assert train_run(spec, tmp_path / "resumed", resume_from=checkpoint).steps == 12
 
 
+@pytest.mark.slow
 def test_what_is_no_part_of_the_run_may_change(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec = tiny_spec(training={"evaluate_every": 0.5})
     undisturbed = train_run(spec, tmp_path / "run")
@@ -195,6 +199,7 @@ def test_what_is_no_part_of_the_run_may_change(tiny_spec: MakeSpec, tmp_path: Pa
     assert resumed.metrics == undisturbed.metrics
 
 
+@pytest.mark.slow
 def test_a_changed_model(tiny_spec: MakeSpec, tiny_bert: str, tmp_path: Path) -> None:
     """Its content counts: a folder that has moved is the same model, one that was trained on in place is not."""
     model = Path(shutil.copytree(tiny_bert, tmp_path / "first"))

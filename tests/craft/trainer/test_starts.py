@@ -153,6 +153,7 @@ def test_a_head_without_a_bias_cannot_start_at_the_labels(tiny_model: Callable[.
         )
 
 
+@pytest.mark.slow
 def test_a_fit_is_made_once_for_what_it_is_made_of(
     tiny_spec: MakeSpec, tmp_path: Path, fits: list[int], own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +217,7 @@ def test_a_task_in_words_has_no_start() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [*("craft", "pissa", "full"), *(pytest.param(name, marks=pytest.mark.slow) for name in ("lora", "adalora", "houlsby"))],
+    ["craft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pissa", "full", "lora", "adalora", "houlsby"))],
 )
 def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(
     tiny_spec: MakeSpec, tmp_path: Path, method: str
@@ -250,6 +251,7 @@ def test_the_key_holds_whose_adapter_it_is_and_not_where_it_lies(tiny_spec: Make
     assert len(keys) == 3
 
 
+@pytest.mark.slow
 def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     source = tiny_spec(training=SHORT, **word_pairs(tmp_path, "classification"))
     adapter = train_run(source, tmp_path / "source").adapter

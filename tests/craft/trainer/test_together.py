@@ -64,14 +64,11 @@ class Watch:
         return [float(file.read_text()) for file in self._folder.glob("*.share")]
 
 
-pytestmark = pytest.mark.patient  # processes are forked from one that imports torch
-QUICK = (("craft", "replicate"),)
+pytestmark = pytest.mark.slow  # processes are forked from one that imports torch
 PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
 
 
-@pytest.mark.parametrize(
-    ("name", "way"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
-)
+@pytest.mark.parametrize(("name", "way"), PAIRS)
 def test_two_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, name: str, way: Way) -> None:
     spec = spec_of(tiny_spec, name, SUBJECTS[name])
     watch = Watch(tmp_path)
@@ -95,7 +92,6 @@ def spec_of(tiny_spec: MakeSpec, name: str, case: Case) -> RunSpec:
     return tiny_spec(method="peft" if name in TEN else name, parameters=case.parameters, training=training)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 def test_four_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, way: Way) -> None:
     # The last step of an epoch has 3 examples, so one process repeats an example that does not count.
@@ -115,7 +111,6 @@ def compare(alone: RunResult, together: RunResult) -> None:
         assert other.counts.trainable_parameters == cut.counts.trainable_parameters
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize(("method", "sizes"), [("craft", (60, 150)), ("lora", (200, 300))])
 def test_cuts_are_those_of_one_process(
@@ -129,7 +124,6 @@ WORDS = {"full": Case({}, 0), "lora": Case({"rank": 4}, 0)}
 WORDS |= {name: TYPES[name] for name in ("ADAPTION_PROMPT", "SHADOW", "TRAINABLE_TOKENS")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize("name", WORDS)
 def test_answers_in_words_are_those_of_one_process(tiny_llama: str, tmp_path: Path, name: str, way: Way) -> None:
@@ -155,7 +149,6 @@ def leave_in_the_second(step: int, spec: RunSpec, directory: Path, *, on_step: A
     return train_run(spec, directory, on_step=end_step, **calls)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize("method", ["lora", "full", "galore"])
 def test_all_leave_with_one_and_others_continue(tiny_spec: MakeSpec, tmp_path: Path, method: str, way: Way) -> None:
@@ -182,7 +175,6 @@ def without_the_disk(disk: Path, *arguments: Any, **calls: Any) -> RunResult:
         return train_run(*arguments, **calls)
 
 
-@pytest.mark.slow
 def test_a_process_on_another_disk_gets_checkpoint_cut_and_source_from_the_first(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec, disk = (
         tiny_spec(method="lora", training={"max_steps": 6, "evaluate_every": 0.17, "learning_rate": 1e-3}),
@@ -212,7 +204,6 @@ def fail_in_the_second(how: str, spec: RunSpec, directory: Path, *, on_step: Any
     return train_run(spec, directory, on_step=end_step, **calls)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize(
     ("how", "kind", "reason"),

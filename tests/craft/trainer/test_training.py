@@ -50,6 +50,7 @@ def test_the_environment_is_restored_without_being_emptied(monkeypatch: pytest.M
     assert (os.environ["CRAFT_TEST_KEPT"], "CRAFT_TEST_NEW" in os.environ) == ("before", False)
 
 
+@pytest.mark.slow
 def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     runs = [
         train_run(
@@ -60,6 +61,7 @@ def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: M
     assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in runs))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec = tiny_spec(training={"batch_size": 16, "evaluate_every": 0.34, "select": "last"})
     undisturbed = train_run(spec, tmp_path / "whole")

@@ -279,6 +279,7 @@ def test_a_process_that_begins_again_writes_its_report_to_stdout() -> None:
     assert (done.stdout, done.stderr) == ("report\n", "noise\n")
 
 
+@pytest.mark.slow
 def test_an_audit_reports_the_smaller_adapter(tiny_bert: str, here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tiny_bert, CONFIGS["lora"], here / "whole")
     monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)

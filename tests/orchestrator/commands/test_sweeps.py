@@ -110,6 +110,7 @@ def test_remove_refuses_while_a_driver_lives(cli: Cli) -> None:
     assert "may be in use by process 1 on another" in cli("remove", "open", "--yes", status=WRONG).err
 
 
+@pytest.mark.slow
 def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: Cli) -> None:
     from mlflow import MlflowClient
 
@@ -157,7 +158,7 @@ def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cl
     assert (Path("runs/copy").exists(), StoreReader(uri).sweep_names()) == (False, ["done"])
 
 
-@pytest.mark.parametrize("tag", ["craft.sweep_id", "craft.sweep"])
+@pytest.mark.parametrize("tag", ["craft.sweep_id", pytest.param("craft.sweep", marks=pytest.mark.slow)])
 def test_a_run_whose_tags_somebody_has_changed_is_no_sweep_and_names_no_file(tag: str, uri: str, cli: Cli, here: Path) -> None:
     from mlflow import MlflowClient
 

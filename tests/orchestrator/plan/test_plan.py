@@ -46,6 +46,7 @@ def test_all_and_the_number_it_stands_for_are_one_configuration(tmp_path: Path) 
     assert plan.configurations[-1].estimated_memory_bytes > 4 * 124_000_000, "RoBERTa-base's float32 weights alone"
 
 
+@pytest.mark.slow
 def test_random_draws_different_configurations_while_there_are_some_and_more_are_an_extension(tmp_path: Path) -> None:
     def drawn(configurations: int, rank: str, seed: int = 3) -> list[str]:
         search = f"search: {{algorithm: random, configurations: {configurations}, seed: {seed}}}\n"

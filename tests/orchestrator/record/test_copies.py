@@ -79,6 +79,7 @@ def test_ray_that_runs_in_the_process_is_to_be_shut_down_first(tmp_path: Path, m
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_artifacts_of_a_copied_store_are_those_of_the_copy(empty_store: Path, tmp_path: Path) -> None:
     """MLflow writes absolute paths down, so a copy would read and write where the original is."""
     original, copy, moved = tmp_path / "P", tmp_path / "Q", tmp_path / "R"

@@ -157,7 +157,7 @@ def test_more_seeds_never_say_less(rows: int, many: int, spread: float) -> None:
     assert one < three <= five
 
 
-@pytest.mark.parametrize("many", [1, 6])
+@pytest.mark.parametrize("many", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_sweeps_without_skill_are_seldom_above(many: int) -> None:
     """Five seeds of answers that were drawn blindly: 2.5 % of sweeps by the first seed, less than twice as many by all."""
     random = np.random.default_rng(8)

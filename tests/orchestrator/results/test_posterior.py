@@ -68,6 +68,7 @@ def test_draws_have_the_means_of_a_sum_over_spreads(seed: int) -> None:
     assert drawn.mean(axis=0) == pytest.approx(expected, abs=5 * drawn.std() / np.sqrt(len(drawn)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", ["sizes", pytest.param("fair", marks=pytest.mark.slow)])
 def test_answers_are_right_as_often_as_they_say_where_the_truths_of_a_record_are_drawn_again(record: str) -> None:
     random, answers = np.random.default_rng(5), list[float]()
@@ -78,6 +79,7 @@ def test_answers_are_right_as_often_as_they_say_where_the_truths_of_a_record_are
     assert abs(said - right) < 0.1
 
 
+@pytest.mark.slow
 def test_answers_of_the_second_generator_are_not_too_sure() -> None:
     answers = [value for world in ("peak", "larger is worse", "one method ahead")
                for value in outcome(simulated(Plateaus, world, 25))["answers"]]  # fmt: skip

@@ -28,6 +28,7 @@ def members(*sizes: int) -> Members:
     return [(str(size), Configuration(str(size), "", "lora", {}, {}, Counts(size, 2, 10_000, 4))) for size in sizes]
 
 
+@pytest.mark.slow
 def test_more_seeds_and_rows_and_a_wider_margin_answer_more() -> None:
     some = members(*(100 * 2**place for place in range(8)))
     outlook = assume(some)

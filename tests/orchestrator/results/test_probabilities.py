@@ -149,6 +149,7 @@ def test_twelve_of_twelve_have_the_interval_of_their_own_metric(metric: str, low
     assert summary.graded == {"toy": math.inf if metric == "spearman" else 12}
 
 
+@pytest.mark.slow
 def test_intervals_of_matthews_cover_it() -> None:
     from craft.tasks.metrics import matthews
 

@@ -155,6 +155,7 @@ def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert
     assert any("of 20 reported rows are training rows too, as the model reads them (equal tokens)" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_cell_of_megabytes_is_cut_before_it_is_tokenized(tmp_path: Path, tiny_bert: str) -> None:
     from craft.scoring.encoding import encode_split
     from craft.tasks.prompts import encode, shorten

@@ -228,6 +228,7 @@ def test_a_training_that_is_cut_counts_with_the_area_under_all_sizes_once_these_
     assert [(draw.values, draw.ended) for draw in strategy.draws(end(state, cut, None))] == [(None, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, algorithm: str) -> None:
     def reached(algorithm: str, seed: int) -> float:
@@ -242,6 +243,7 @@ def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, a
     assert sum(reached(algorithm, seed) for seed in range(3)) > sum(reached("random", seed) for seed in range(3))
 
 
+@pytest.mark.slow
 def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_path: Path) -> None:
     poor = LORA.replace("method: lora,", "method: lora, weight_decay: {values: [0.0, 0.1]},")
     strategy = learned(tmp_path, "tpe", 40, f"{poor}, {LORA}")

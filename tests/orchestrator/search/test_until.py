@@ -156,7 +156,10 @@ def test_variances_of_different_seeds_are_those_of_least_squares() -> None:
 @pytest.mark.parametrize(
     ("test", "retryable", "note", "kind"),
     [
-        (lambda rank, seed: rank == 8 and seed == 1, False, "1 trial that was added has failed .boom.", "enough"),
+        pytest.param(
+            *(lambda rank, seed: rank == 8 and seed == 1, False, "1 trial that was added has failed .boom.", "enough"),
+            marks=pytest.mark.slow,
+        ),
         (lambda rank, seed: seed > 0, True, "Not answered: 3 trials that were added have failed .boom.", "one seed"),
         (lambda rank, seed: seed > 0, False, "Not answered: 3 trials that were added have failed .boom.", "one seed"),
         (lambda rank, seed: True, False, "Not answered: 5 trials have failed .boom.", "failed"),
@@ -202,9 +205,8 @@ def test_a_second_seed_goes_where_it_fits_and_first_where_one_seed_leaves_doubt(
 EACH = "after each trial"
 
 
-@pytest.mark.parametrize(
-    "story", [EACH, *(pytest.param(one, marks=pytest.mark.slow) for one in ("budget", "kill", "stopped", "apply", "failed"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("story", [EACH, "budget", "kill", "stopped", "apply", "failed"])
 def test_no_answer_is_lost_however_a_sweep_ends(tmp_path: Path, story: str) -> None:
     """Once five configurations have a seed there is an answer over all five when the driver is killed, and no seed is lost: one
     sweep that is killed after each trial, and ten of each other story."""

@@ -76,9 +76,7 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in ("classes", "pairs") else ()) for case in CASES]
-)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case == "answers" else pytest.mark.slow) for case in CASES])
 def test_the_file_says_what_the_rows_are_and_passes_the_plan(
     case: str, write: Callable[..., str], tiny_bert: str, request: pytest.FixtureRequest, cli: Cli
 ) -> None:
@@ -123,6 +121,7 @@ def test_whatever_labels_and_names_hold_the_file_is_one_that_loads(tmp_path: Pat
     assert all(line.isprintable() for line in text.split("\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_machine")
 def test_a_validation_file_is_scored_and_equal_texts_of_both_are_named(write: Callable[..., str], tiny_bert: str) -> None:
     data = write(classes)
@@ -172,6 +171,7 @@ def test_a_column_that_tells_the_label_is_left_out_and_named(title: Callable[[in
             columns_of(Rows("mine.csv", columns), "queue", ())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_machine")
 def test_a_file_with_bad_rows_in_another_encoding_gives_a_sweep_that_reads_it_so(tmp_path: Path, tiny_bert: str) -> None:
     rows = [f"größer als {row},{'ab'[row % 2]}" for row in range(120)]
@@ -261,7 +261,9 @@ def test_columns_of_answers(columns: dict[str, list[Any]], label: str | None, ex
 
 
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize("name", ["2024", "1e5", "null", "my data (1)", "größe"])
+@pytest.mark.parametrize(
+    "name", ["2024", *(pytest.param(name, marks=pytest.mark.slow) for name in ("1e5", "null", "my data (1)", "größe"))]
+)
 def test_the_name_of_a_file_is_that_of_a_task(name: str, write: Callable[..., str], tiny_bert: str) -> None:
     file = Path(write(classes)).rename(f"{name}.jsonl")
     Path("sweep.yaml").write_text(suggest(tiny_bert, str(file), "queue", hours=0.05).text)
@@ -312,6 +314,7 @@ def test_methods_are_those_for_which_the_model_has_projections() -> None:
     assert bounds_of(1000, ModelFacts(2, 64, 1, ("q", "k", "v", "o"), 64)).methods == ["lora", "craft"]
 
 
+@pytest.mark.slow
 def test_a_probe_times_the_steps_of_a_real_training(write: Callable[..., str], tiny_bert: str) -> None:
     suggestion = suggest(tiny_bert, write(classes), "queue", hours=1)
     speed = suggestion.machine.speed

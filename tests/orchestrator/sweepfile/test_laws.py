@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import create_model
@@ -117,6 +118,7 @@ def load_or_reject(content: dict[str, Any]) -> Sweep:
         reject()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(contents())
 def test_a_sweep_that_is_written_out_loads_to_an_equal_sweep(content: dict[str, Any]) -> None:
@@ -128,6 +130,7 @@ def test_a_sweep_that_is_written_out_loads_to_an_equal_sweep(content: dict[str, 
     assert keys_of(again) == keys_of(sweep)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(contents(), st.randoms(use_true_random=False))
 def test_equal_content_has_equal_keys(content: dict[str, Any], random: Any) -> None:

@@ -38,6 +38,7 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_the_files_are_what_the_code_says_in_any_process() -> None:
     program = """
 from docs.generate import files

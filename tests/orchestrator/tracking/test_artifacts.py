@@ -94,7 +94,7 @@ def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(
     assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
 
 
-@pytest.mark.parametrize("more", [1, 30])
+@pytest.mark.parametrize("more", [1, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_log_that_was_cut_back_replaces_what_store_and_cache_have_of_it(uri: str, tmp_path: Path, more: int) -> None:
     folder, log = tmp_path / "runs" / "demo", tmp_path / "runs" / "demo" / "log.jsonl"
     for trial, reports in ((entry(), 20), (entry(seed=1), more)):

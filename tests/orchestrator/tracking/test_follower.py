@@ -141,6 +141,7 @@ def test_ctrl_c_and_sigterm_leave_it_to_be_drained(driver: Callable[..., subproc
     assert follower.status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_driver_and_replay_sends_the_rest(
     driver: Callable[..., subprocess.Popen[str]], uri: str, tmp_path: Path, cli: Cli
 ) -> None:
@@ -154,6 +155,7 @@ def test_it_ends_with_its_driver_and_replay_sends_the_rest(
     assert history(uri, runs(uri)["trial", entry().key], "search_score") == [(10, 60.0), (20, 70.0)]
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_holds_up_nobody_and_its_password_is_nowhere(
     follow: Callable[..., Follower], tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_kills_between_requests_lose_and_double_nothing(
     assert contents(dying) == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hook", "error"),
     [("before", MlflowException("come back later", BUSY)), pytest.param("after", Lost("no answer"), marks=pytest.mark.slow)],
@@ -151,6 +152,7 @@ def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing_and_makes_n
     assert sum(delays) < 30, "delays grow with the failures of one request, not of all"
 
 
+@pytest.mark.slow
 def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers 200 with {}, so that nothing looks wrong: a point in the middle is missing, or all that is sent."""
     trial, sweep = entry(), SweepLog(tmp_path)
@@ -239,7 +241,10 @@ def delete_all(uri: str) -> None:
     "empty",
     [
         pytest.param(delete_all, marks=pytest.mark.slow),
-        lambda uri: MlflowClient(uri).delete_experiment(MlflowClient(uri).get_experiment_by_name("demo").experiment_id),
+        pytest.param(
+            lambda uri: MlflowClient(uri).delete_experiment(MlflowClient(uri).get_experiment_by_name("demo").experiment_id),
+            marks=pytest.mark.slow,
+        ),
         lambda uri: MlflowClient(uri).delete_run(next(run.info.run_id for place, run in runs(uri).items() if "trial" in place)),
     ],
     ids=["runs", "experiment", "a trial"],
@@ -260,6 +265,7 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
     assert len(end) == 13
 
 
+@pytest.mark.slow
 def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.review.mirror.LOOK_EVERY_S", 0.0)
     next(itertools.islice(story(tmp_path / "runs"), 2, None))

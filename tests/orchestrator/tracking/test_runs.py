@@ -84,6 +84,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert (tmp_path / "mlartifacts").is_dir(), "artifacts are in a folder next to the database"
 
 
+@pytest.mark.slow
 def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     seen: list[dict[str, str]] = []
     broken = entry(32).key
@@ -128,6 +129,7 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     assert "search_loss" not in run.data.metrics
 
 
+@pytest.mark.slow
 def test_after_an_extension_and_back_the_values_are_those_of_the_last_session(uri: str, tmp_path: Path) -> None:
     first, second = entry(), entry(seed=1, parameters={"learning_rate": 1e-3})
     sweep = SweepLog(tmp_path)
@@ -229,6 +231,7 @@ def views(uri: str) -> dict[str, dict[str, Any]]:
     return {key: {**view, **json.loads(view["state"])} for key, view in tags.items()}
 
 
+@pytest.mark.slow
 def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path: Path) -> None:
     client = MlflowClient(uri)
     client.create_experiment("demo", tags={"mlflow.note.content": "What we are after."})

@@ -60,7 +60,11 @@ def stored(uri: str, artifact: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("which", "answers", "running", "ended"),
-    [("all", True, [*SIZES], [*SIZES]), ("front", True, [32], [4, 8, 32]), ("none", False, [], [])],
+    [
+        pytest.param("all", True, [*SIZES], [*SIZES], marks=pytest.mark.slow),
+        ("front", True, [32], [4, 8, 32]),
+        pytest.param("none", False, [], [], marks=pytest.mark.slow),
+    ],
 )
 def test_which_adapters_and_answers_are_sent(
     uri: str, tmp_path: Path, which: str, answers: bool, running: list[int], ended: list[int]
@@ -355,6 +359,7 @@ def test_uris_are_made_absolute_or_refused(given: str, resolved: str, here: Path
         assert has_server(given) == given.startswith("databricks")
 
 
+@pytest.mark.slow
 def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
     """A page that opens it in its first moment, or a kill while it is made, meets no half of it."""
     file = tmp_path / "new" / "mlflow.db"

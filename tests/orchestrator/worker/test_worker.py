@@ -259,6 +259,7 @@ def test_other_code_on_the_worker_is_told_from_a_bad_trial(tmp_path: Path) -> No
     assert "another version of this code" in str(result.error)
 
 
+@pytest.mark.slow
 def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
     """What it takes counts, in numpy and torch; a file of weights that is only mapped does not."""
     before, share, refused = resource.getrlimit(resource.RLIMIT_DATA), 512 * 2**20, list[Exception]()
@@ -284,6 +285,7 @@ def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
     assert "from_file" not in vars(torch.UntypedStorage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pauses", "seconds", "code"), [([2.0], 0.3, 1), pytest.param([0.3] * 12, 2.0, 0, marks=pytest.mark.slow)]
 )
