@@ -1,6 +1,6 @@
 """What each column of a table of trainings is: as the call says, or by the one canonical name of its part, and else a question.
 
-Rows, Call  -->  read_columns  -->  Columns, or Unclear: what is not certain, and the commands that would say it
+Rows, Call  -->  read_columns  -->  RunColumns, or Unclear: what is not certain, and the commands that would say it
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def normal(cell: Any) -> Any:
         return float(written) if is_number(written) else printable(written)
 
 
-class Column:
+class RunColumn:
     """A column: its name, without a tracker's prefix too (`title`), what the tracker says that it is, its distinct `values` and
     the place of each cell among these (`codes`)."""
 
@@ -147,14 +147,14 @@ def state_of(cell: Any) -> str:
     return _snake(str(cell).rsplit(".", 1)[-1].lower())
 
 
-def names_of(columns: Iterable[Column]) -> str:
+def names_of(columns: Iterable[RunColumn]) -> str:
     """Returns the value of an option that names columns."""
     csv.writer(line := io.StringIO(), lineterminator="").writerow(column.name for column in columns)
     return line.getvalue()
 
 
 @dataclass
-class Columns:
+class RunColumns:
     """The columns of a table by their part in it. All parts but seeds and settings have one or none.
 
     Attributes:
@@ -162,32 +162,32 @@ class Columns:
         minimize: whether less of the score is better; None if that is not known.
     """
 
-    every: dict[str, Column]
-    parts: dict[str, list[Column]] = field(default_factory=dict)
+    every: dict[str, RunColumn]
+    parts: dict[str, list[RunColumn]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     minimize: bool | None = None
     finished: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, bool))
 
-    def part(self, part: str) -> Column | None:
+    def part(self, part: str) -> RunColumn | None:
         return next(iter(self.parts[part]), None)
 
     @property
-    def free(self) -> list[Column]:
+    def free(self) -> list[RunColumn]:
         """The columns that have no part yet, and no reason to have none."""
         taken = {column.name for columns in self.parts.values() for column in columns} | self.left_out.keys()
         return [column for name, column in self.every.items() if name not in taken]
 
-    def leave(self, columns: Iterable[Column], why: str) -> None:
+    def leave(self, columns: Iterable[RunColumn], why: str) -> None:
         self.left_out |= {column.name: why for column in columns}
 
-    def named(self, said: str | None) -> list[Column]:
+    def named(self, said: str | None) -> list[RunColumn]:
         """Returns the columns that an option names."""
         names = [] if said is None else [said] if said in self.every else next(csv.reader([said], skipinitialspace=True))
         if unknown := [name for name in names if name not in self.every]:
             raise DataError(f"there is no column {unknown[0]!r}; the columns are: {', '.join(self.every)}")
         return [self.every[name] for name in names]
 
-    def fitting(self, part: str) -> list[Column]:
+    def fitting(self, part: str) -> list[RunColumn]:
         """Returns the columns whose names are of a part: of equal ones the first, and constant ones only where all are."""
         for names in terms.PARTS[part]:
             fit = [column for column in self.free[::-1] if column.may_be(part, names)]
@@ -198,7 +198,7 @@ class Columns:
         return []
 
     @property
-    def fractions(self) -> list[Column]:
+    def fractions(self) -> list[RunColumn]:
         """The columns with fractions of which nothing says that they are settings or about the run: they may be scores."""
         unsettled = [column for column in self.free if column.reason in ("", "measured") and column.last not in terms.MEASURED]
         unsettled = [column for column in unsettled if not (column.is_setting or column.declared or column.trained)]
@@ -216,9 +216,9 @@ class Columns:
         return [f"{part}: {name or 'none'}" for part, name in names.items() if name or part in ("seed", "settings")]
 
 
-def read_columns(rows: Rows, call: Call) -> Columns:
+def read_columns(rows: Rows, call: Call) -> RunColumns:
     optuna = "number" in rows.columns and not {"state", "value", "values_0", "datetime_start"}.isdisjoint(rows.columns)
-    columns = Columns({name: Column(name, cells, optuna) for name, cells in rows.columns.items()})
+    columns = RunColumns({name: RunColumn(name, cells, optuna) for name, cells in rows.columns.items()})
     questions = dict[str, list[dict[str, Any]]]()
     columns.leave(columns.named(call.ignore), "--ignore")
     columns.leave([column for column in columns.free if not any(map(has_value, column.cells))], "empty")
@@ -269,7 +269,7 @@ def read_columns(rows: Rows, call: Call) -> Columns:
     return columns
 
 
-def _direction(columns: Columns, call: Call, score: Column) -> bool | None:
+def _direction(columns: RunColumns, call: Call, score: RunColumn) -> bool | None:
     """Returns whether less of a score is better: as the call, its name or a column of the study says; None if none does."""
     study = [columns.every[name].values for name in ("direction", "study_direction") if name in columns.every]
     word = state_of(study[0][0]) if study and len(study[0]) == 1 else ""
@@ -277,7 +277,7 @@ def _direction(columns: Columns, call: Call, score: Column) -> bool | None:
     return next((side for side in says if side is not None), None)
 
 
-def _check_cells(columns: Columns, rows: Rows) -> None:
+def _check_cells(columns: RunColumns, rows: Rows) -> None:
     """Finds the rows that have finished. Raises DataError for a status that is not known, and for a cell of a finished row that
     is no score, size, seed, number of examples or task."""
     allowed = {
@@ -301,7 +301,7 @@ def _check_cells(columns: Columns, rows: Rows) -> None:
                 raise DataError(f"{rows.place(row)}: {column.name}: {got}; {expected}")
 
 
-def _check_spelling(column: Column, rows: Rows) -> None:
+def _check_spelling(column: RunColumn, rows: Rows) -> None:
     numbers, spelled = any(isinstance(value, int | float) for value in column.values), dict[str, str]()
     for at, value in enumerate(column.values):
         first = spelled.setdefault(re.sub(r"[\s_-]", "", value.casefold()), value) if isinstance(value, str) else value
@@ -313,11 +313,11 @@ def _check_spelling(column: Column, rows: Rows) -> None:
             )
 
 
-def _find_settings(columns: Columns, rows: Rows) -> dict[str, list[dict[str, Any]]]:
+def _find_settings(columns: RunColumns, rows: Rows) -> dict[str, list[dict[str, Any]]]:
     """Finds the columns that distinguish configurations, those whose names say it, and asks for what is not certain."""
     questions, size, places = dict[str, list[dict[str, Any]]](), columns.part("size"), np.flatnonzero(columns.finished)
 
-    def groups(*chosen: Column) -> int:
+    def groups(*chosen: RunColumn) -> int:
         """Counts the combinations of values that the finished rows have."""
         numbers = np.zeros(len(places), np.int64)
         for column in chosen:

@@ -1,6 +1,6 @@
 """Somebody's table of trainings as a sweep that has run, so that what judges sweeps judges it.
 
-    rows  -->  Columns  -->  a row for each training  -->  Entry  -->  State  -->  PastSweep
+    rows  -->  RunColumns  -->  a row for each training  -->  Entry  -->  State  -->  PastSweep
 
 Rows of `trials.csv` are read back as what they were. A share is shown in points, and a score of which less is better with its
 sign turned.
@@ -30,7 +30,7 @@ from orchestrator.record.state import Entry, State
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.summary import RANGE, ROUNDING, UNIT
 from orchestrator.review.past_sweep import PastSweep
-from orchestrator.review.run_columns import Call, Column, Columns, Unclear, names_of, read_columns, state_of
+from orchestrator.review.run_columns import Call, RunColumn, RunColumns, Unclear, names_of, read_columns, state_of
 from orchestrator.review.terms import HIGHER, PARTS, PROGRESS, RUN, RUN_NAMES, SHARES, STOPPED
 from orchestrator.review.trials_file import OF_TRIAL, read_trials
 
@@ -121,7 +121,7 @@ Training = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """The values of a training's settings, of its task, and of what repeats it."""
 
 
-def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[dict[Training, int], list[str]]:
+def _trainings(rows: Rows, columns: RunColumns, call: Call) -> tuple[dict[Training, int], list[str]]:
     """Returns the row of each training, one that has finished if there is one, and sentences on rows that are left out."""
     settings, tasks, seeds, score = (columns.parts[part] for part in ("settings", "task", "seed", "score"))
     if call.independent and tasks:
@@ -135,7 +135,7 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[dict[Training,
     }
     (attempts, repeated, bare), trainings = left, dict[Training, int]()
 
-    def values(chosen: Sequence[Column], row: int) -> tuple[Any, ...]:
+    def values(chosen: Sequence[RunColumn], row: int) -> tuple[Any, ...]:
         return tuple(column.cell(row) for column in chosen)
 
     for row in np.argsort(~columns.finished, kind="stable").tolist():
@@ -151,7 +151,7 @@ def _trainings(rows: Rows, columns: Columns, call: Call) -> tuple[dict[Training,
     return trainings, [f"Left out: {count} {reason}" for reason, count in left.items() if count]
 
 
-def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Unclear:
+def _clash(rows: Rows, columns: RunColumns, call: Call, first: int, row: int) -> Unclear:
     """Returns the refusal of two rows of one configuration, task and seed, with what may distinguish them."""
     differ = [column for column in columns.every.values() if column.codes[first] != column.codes[row]]
     steps = [column.name for column in differ if column.last in PROGRESS]
@@ -170,7 +170,7 @@ def _clash(rows: Rows, columns: Columns, call: Call, first: int, row: int) -> Un
     return Unclear(rows, call, {f"{rows.place(row)} and line {rows.number(first)} {question}": answers})
 
 
-def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
+def _scaled(rows: Rows, columns: RunColumns) -> tuple[float, dict[str, Any]]:
     """Returns by what scores are multiplied to be points of which more is better, and what is known of all results: the score's
     name, the ends of its range, how it was rounded, and what the size counts.
     """
@@ -204,7 +204,7 @@ def _scaled(rows: Rows, columns: Columns) -> tuple[float, dict[str, Any]]:
     }
 
 
-def _labels(columns: Columns, chosen: Iterable[tuple[Any, ...]]) -> tuple[dict[Any, dict[str, Any]], dict[Any, str]]:
+def _labels(columns: RunColumns, chosen: Iterable[tuple[Any, ...]]) -> tuple[dict[Any, dict[str, Any]], dict[Any, str]]:
     """Returns the settings and the label of each configuration by the values of its settings. Numbers have three digits if
     these distinguish."""
     titles = [column.title for column in columns.parts["settings"]]
@@ -227,7 +227,7 @@ def _labels(columns: Columns, chosen: Iterable[tuple[Any, ...]]) -> tuple[dict[A
 
 
 def _entries(
-    rows: Rows, columns: Columns, trainings: Mapping[Training, int], factor: float, facts: Mapping[str, Any], folder: Path
+    rows: Rows, columns: RunColumns, trainings: Mapping[Training, int], factor: float, facts: Mapping[str, Any], folder: Path
 ) -> list[Entry]:
     settings, labels = _labels(columns, dict.fromkeys(chosen for chosen, _, _ in trainings))
     if len(settings) > MOST:
@@ -315,7 +315,7 @@ def _record(source: str, entries: Sequence[Entry], objectives: Mapping[str, str]
     return PastSweep(state, source, None, fetch)
 
 
-def _lacks(columns: Columns) -> Iterator[str]:
+def _lacks(columns: RunColumns) -> Iterator[str]:
     share = columns.parts["score"][0].metric in SHARES
     if columns.part("size") is None:
         yield "No size: with a column such as trainable_params, the smallest configuration that is enough could be named"
