@@ -42,22 +42,22 @@ HEAD = """\
 {command}
 ```
 
-makes this page. Nearly each row of the two tables is one run: {methods} runs of Hugging Face's method
-comparison (Llama-3.2-3B, accuracy on the {questions:,} test questions of GSM8K), and {cells} LoRA trainings of
-{models} models by rank and rate (`sft_sweep.md` of tinker-cookbook; a point is 0.01 nats a token). Both
-are of August 2026, under Apache-2.0. Enough is the smallest that is at most a point below the best.
+makes this page from two tables of August 2026 (Apache-2.0) with mostly one run a row: {methods} runs of
+Hugging Face's method comparison (Llama-3.2-3B, accuracy on the {questions:,} test questions of GSM8K), and
+{cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` of tinker-cookbook; a point is 0.01
+nats a token). Enough is the smallest that is at most a point below the best.
 
 - **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three
-  runs. The smallest within a point of the best row is right only if other seeds score the same.
+  runs.
 - {repeats} LoRA configurations have two runs. Their scores spread by {spread:.2f} points, so a few more seeds
   would settle most models. In {small} of the {models} models rank {ranks} or less is within a point of the best.
 - No method of the comparison has a second run. The {questions:,} questions alone leave ± {sampling:.1f} points to each
   score, so {doubtful} of {methods} methods may be the answer.
 - The scores also chose the rate of each rank, so the best ones are too high.
 
-*Judged*: the likeliest by `judge`, with P(enough); `-`: one run each. *Would tell*: the
-configurations, the best first, that need further seeds, and their hours of training. `r4 3e-4`:
-rank 4, learning rate 3e-4.
+*By rows alone*: the smallest within a point of the best row. *Judged*: the likeliest by `judge`,
+with P(enough); `-`: one run each. *Would tell*: the configurations, the best first, that need
+further seeds, and their hours of training. `r4 3e-4`: rank 4, learning rate 3e-4.
 
 | model, runs | by rows alone | judged | would tell | hours |
 | --- | --- | --- | --- | --- |
