@@ -113,6 +113,7 @@ def test_from_python(tmp_path: Path) -> None:
     shorter = "\n".join(code).replace("num_train_epochs=6", "num_train_epochs=2")
     printed = run(["-c", shorter], tmp_path, os.environ | {"HF_HOME": str(tmp_path)})
     assert float(printed.splitlines()[-1]) > 0.5, printed
+    assert "trainable params: 34,452 " in printed
     assert (tmp_path / "adapter-lora/adapter_model.safetensors").is_file()
 
 

