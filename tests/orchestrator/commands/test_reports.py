@@ -129,7 +129,7 @@ def test_a_plan_counts_what_is_left(tmp_path: Path) -> None:
 
 def test_the_page_for_programs_has_every_exit_status_kind_and_report() -> None:
     page = (ROOT / "docs" / "for-programs.md").read_text().partition("\n## Reports\n")[2]
-    statuses = [int(status) for status in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    statuses = [int(status) for status in re.findall(r"^- (\d+): ", page, re.MULTILINE)]
     assert statuses == sorted({*range(3), STOPPED, LEFT, *(128 + number for number in SIGNALS)})
     names = [
         *SCHEMA["$defs"]["ErrorReport"]["properties"]["kind"]["enum"],
