@@ -69,7 +69,7 @@ range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`). `1e-4` is a
 
 With the first line, an editor with a YAML language server completes keys and marks mistakes (the
 path is relative to your file; `craft-sweeps new --schema` prints the schema). Defaults are in
-parentheses; [{SWEEP_SCHEMA}]({SWEEP_SCHEMA}) has more.
+parentheses.
 """
 
 
@@ -80,7 +80,6 @@ def write_page(schema: Schema) -> str:
     parts = [
         INTRODUCTION,
         "## Top level\n",
-        "Besides the sections below:\n",
         _keys({**schema, "properties": keys}),
         "## Method blocks\n",
         "Further keys:\n",
@@ -142,7 +141,7 @@ def _meaning(schema: Schema) -> str:
 
 def _default(schema: Schema) -> str:
     value = schema.get("default")
-    return "" if value is None else f"`{flow(value)}`"
+    return "" if value in (None, [], {}) else f"`{flow(value)}`"
 
 
 def _methods() -> Iterator[str]:

@@ -120,8 +120,6 @@ def test_the_choice_of_a_rate() -> None:
     trials, page = pd.read_csv(record), " ".join((MEASUREMENTS / "trust.md").read_text().split())
     (chosen_rates, best_rates) = (row[1] for row in _cells(tuned.hindsight(trials)))
     assert f"the tuning seed has {chosen_rates}, at the best of those tried, in hindsight, {best_rates}." in page
-    (search, reported) = _cells(tuned.flattered(trials))
-    assert f"by {search[1]} (search) and {reported[1]} (reported)" in page
     tried = _cells(tuned.rates(trials))
     assert all(cell.count("**") == 2 for row in tried for cell in row[1:]), "one rate was chosen for each task"
     lucks = {name: _mean_luck(RECORDS / f"{name}.csv") for name in ("fair-sst2", "fair")}
