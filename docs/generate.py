@@ -58,8 +58,6 @@ space:
   - method: lora
     rank: {{min: 1, max: 16, distribution: int_log_uniform}}
 search: {{algorithm: tpe, configurations: 24}}
-scheduler: {{name: promotion, grace: 1}}
-constraints: {{trainable_parameters: {{max: 40000}}}}
 ```
 
 Each item of `space` is a method block: `method`, parameters of that method, and keys of

@@ -45,7 +45,7 @@ HEAD = """\
 makes this page from two tables of August 2026 (Apache-2.0) with mostly one run a row: {methods} runs of
 Hugging Face's method comparison (Llama-3.2-3B, accuracy on the {questions:,} test questions of GSM8K), and
 {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` of tinker-cookbook; a point is 0.01
-nats a token). Enough is the smallest that is at most a point below the best.
+nats a token).
 
 - **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three
   runs.
