@@ -124,7 +124,7 @@ class TrainingSettings(Settings):
     warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the rate rises.")
     schedule: Literal["linear", "cosine", "constant"] = Field("linear", description="The rate after the warm-up.")
     max_grad_norm: float = Field(1.0, ge=0, description="Largest norm of the gradients; 0: no limit.")
-    max_length: int = Field(128, gt=0, description="Tokens of an input; longer ones are cut.")
+    max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
     precision: Precision = Field(
         "float32",
         description="Number formats ([methods.md](methods.md#number-formats)). Trained weights are float32 always.",
@@ -179,7 +179,7 @@ class HubSplit(Settings):
     """A split of a dataset on the Hugging Face hub, or in a folder that the datasets library reads."""
 
     path: str = Field(min_length=1, description="The hub's id, such as `org/name`, or a folder.")
-    name: str | None = Field(None, exclude_if=not_, description="The configuration, if it has several.")
+    name: str | None = Field(None, exclude_if=not_, description="The dataset's configuration, if it has several.")
     split: str = Field("train", min_length=1, description="The split, or a part of it: `train[:2000]`.")
     revision: str | None = Field(None, exclude_if=not_, description="The revision on the hub.")
 
@@ -210,13 +210,13 @@ class CustomTask(Settings):
     )
     validation: Source | None = Field(None, description="File that is scored; else a share of `train`.")
     reported: float | None = Field(
-        None, gt=0, lt=1, exclude_if=not_, description="That share; else a tenth. Not with a `validation` file."
+        None, gt=0, lt=1, exclude_if=not_, description="Scored share of `train`; else a tenth. Not with a `validation` file."
     )
-    encoding: str | None = Field(None, exclude_if=not_, description="Such as `cp1252`; else UTF-8.")
+    encoding: str | None = Field(None, exclude_if=not_, description="Encoding of the files, such as `cp1252`; else UTF-8.")
     skip_bad: bool = Field(False, exclude_if=not_, description="Leave out rows that cannot be used.")
     text: Columns = Field((), exclude_if=not_, description="One text column, or two for pairs.")
     label: str | None = Field(None, description="Column to predict.")
-    kind: Literal["classification", "regression", "generation"] = Field("classification", description="What is predicted.")
+    kind: Literal["classification", "regression", "generation"] = Field("classification", description="Kind of the task.")
     labels: tuple[str, ...] | None = Field(None, description="Label names in order; else the file's.")
     metric: str | None = Field(
         None,
@@ -279,7 +279,9 @@ class GenerationSettings(Settings):
         "generate",
         description="Read the written answer, or take the likeliest option (`cloze`).",
     )
-    tests: tuple[CommonsenseTest, ...] = Field(get_args(CommonsenseTest), min_length=1, description="Tests of the score.")
+    tests: tuple[CommonsenseTest, ...] = Field(
+        get_args(CommonsenseTest), min_length=1, description="Tests that the score averages."
+    )
     date: Day = Field(
         Day(2024, 7, 26),
         description="Day that a chat template writes.",

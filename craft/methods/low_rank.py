@@ -177,7 +177,7 @@ ADALORA = Method(
 
 
 class LoraXsParameters(Projected):
-    rank: int = rank_field(16, "Rank of the singular vectors, and side of the trained matrix.")
+    rank: int = rank_field(16, "Number of singular vectors, and size of the trained matrix.")
     dropout: float = dropout_field("psoft_dropout")
 
 

@@ -158,7 +158,7 @@ def layers_field() -> Any:
     return Field(
         None,
         exclude_if=lambda layers: layers is None,
-        description="Adapted layers: the last so many (`3` or `top 3`), or those of these numbers from 0 (`[4, 5]`); else all.",
+        description="Adapted layers: a number of last ones (`3` or `top 3`), or a list of numbers from 0 (`[4, 5]`); else all.",
     )
 
 

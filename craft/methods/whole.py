@@ -35,7 +35,7 @@ class GaloreParameters(Settings):
         500,
         gt=0,
         validation_alias=AliasChoices("interval", "update_proj_gap"),
-        description="Steps between two subspaces.",
+        description="Steps between two updates of the projection.",
     )
     scale: float = Field(4.0, gt=0, description="Factor on the projected update.")
     projections: Projections = Field(

@@ -42,7 +42,7 @@ class Resources(Settings):
     )
     parallel: Way | None = Field(
         None,
-        description="How they share the work ([cluster.md](cluster.md#a-trial-on-several-gpus)).",
+        description="How processes share the work ([cluster.md](cluster.md#a-trial-on-several-gpus)).",
     )
     memory: int | None = Field(
         None,

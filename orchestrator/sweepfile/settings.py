@@ -137,7 +137,7 @@ class Enough(Settings):
     """When a configuration is enough."""
 
     within: float = Field(1.0, gt=0, le=100, description="Points below the best that are allowed.")
-    sure: float = Field(0.9, ge=0.5, lt=1, description="Least probability of that.")
+    sure: float = Field(0.9, ge=0.5, lt=1, description="Least probability of being within.")
 
 
 class SearchSettings(Settings):
@@ -178,7 +178,7 @@ class SchedulerSettings(Settings):
 
     name: Literal["none", "promotion"] = Field("none", description="`none` or `promotion` ([search.md](search.md)).")
     grace: float = Field(1.0, gt=0, description="Epochs until the first rung.")
-    factor: float = Field(3.0, ge=2, le=16, description="Of so many rivals one continues.")
+    factor: float = Field(3.0, ge=2, le=16, description="One of this many rivals continues.")
 
     @model_validator(mode="after")
     def _check_settings(self) -> SchedulerSettings:
@@ -195,7 +195,7 @@ class ReplicationSettings(Settings):
     """The sweep's own seeds tune and are not reported; the best of each group runs with further seeds, which are."""
 
     seeds: Seeds = Field(description="Further seeds, which are reported.")
-    tuned: tuple[str, ...] = Field(min_length=1, description="What is tuned, as in `[learning_rate]`.")
+    tuned: tuple[str, ...] = Field(min_length=1, description="Tuned settings, as in `[learning_rate]`.")
 
     @model_validator(mode="before")
     @classmethod

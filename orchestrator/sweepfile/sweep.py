@@ -97,7 +97,7 @@ class Sweep(Settings):
     measure: MeasureSettings = Field(default_factory=MeasureSettings)
     protocol: Protocol = Field(
         "honest",
-        description="Rows that choose: held out of training (`honest`), or the reported ones (`customary`).",
+        description="Rows for choices: held out of training (`honest`), or the reported rows (`customary`).",
     )
     warm_start: dict[str, str] = Field({}, description="For a task, the task whose adapter its trials start from.")
     storage: str = Field(DEFAULT_STORAGE, min_length=1, description="Folder of the sweeps' folders.")

@@ -42,10 +42,10 @@ HEAD = """\
 {command}
 ```
 
-makes this page from two tables of August 2026 (Apache-2.0) with mostly one run a row: {methods} runs of
-Hugging Face's method comparison (Llama-3.2-3B, accuracy on the {questions:,} test questions of GSM8K), and
-{cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` of tinker-cookbook; a point is 0.01
-nats a token).
+This makes the page from two tables of August 2026 (Apache-2.0) with mostly one run a row: {methods} runs
+of Hugging Face's method comparison (Llama-3.2-3B, accuracy on the {questions:,} test questions of GSM8K),
+and {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` of tinker-cookbook; a point is
+0.01 nats a token).
 
 - **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three
   runs.
@@ -53,7 +53,7 @@ nats a token).
   would settle most models. In {small} of the {models} models rank {ranks} or less is within a point of the best.
 - No method of the comparison has a second run. The {questions:,} questions alone leave ± {sampling:.1f} points to each
   score, so {doubtful} of {methods} methods may be the answer.
-- The scores also chose the rate of each rank, so the best ones are too high.
+- Each rank has the rate with the best of these scores, so the best scores are too high.
 
 *By rows alone*: the smallest within a point of the best row. *Judged*: the likeliest by `judge`,
 with P(enough); `-`: one run each. *Would tell*: the configurations, the best first, that need

@@ -82,8 +82,8 @@ class OwnKeys(Settings):
         {},
         description="`training` settings of single tasks, for this block.",
     )
-    warm_start: StrictBool = Field(True, description="`false`: the block has none.")
-    resources: Resources = Field(default_factory=Resources, description="In place of the file's.")
+    warm_start: StrictBool = Field(True, description="`false`: no warm start for the block.")
+    resources: Resources = Field(default_factory=Resources, description="Resources of the block's trials.")
     sizes: Any = Field(
         None,
         description="Sizes to which each adapter is cut ([taking-it-home.md](taking-it-home.md)).",
