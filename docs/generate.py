@@ -63,7 +63,7 @@ search: {{algorithm: tpe, configurations: 24}}
 Each item of `space` is a method block: `method`, parameters of that method, and keys of
 [training](#training). A key is fixed (`rank: 8`), has values (`rank: {{values: [2, 8]}}`), or has a
 range (`rank: {{min: 1, max: 16}}`, both included; not with `grid`). `1e-4` is a number, `yes` is text.
-`--set training.epochs=1` or `--set space.0.rank=8` changes a value for the whole sweep.
+`--set training.epochs=1` or `--set space.0.rank=8` changes a value.
 
 With the first line, an editor with a YAML language server completes keys and marks mistakes (the
 path is relative to your file; `craft-sweeps new --schema` prints the schema). Defaults are in
@@ -95,7 +95,7 @@ def write_page(schema: Schema) -> str:
     metrics = {"objectives": _quote(METRICS), "constraints": _quote(PLANNED_METRICS)}
     parts += ["## Tasks and metrics\n", "Suites:\n", _list(suites.items())]
     parts += ["Metrics:\n", _list(metrics.items())]
-    return "\n".join([*parts, "## Methods\n", "With the arXiv numbers of their papers:\n", *_methods(), ""])
+    return "\n".join([*parts, "## Methods\n", "With arXiv numbers:\n", *_methods(), ""])
 
 
 def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:

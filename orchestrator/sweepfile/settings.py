@@ -137,7 +137,7 @@ class Enough(Settings):
     """When a configuration is enough."""
 
     within: float = Field(1.0, gt=0, le=100, description="Points below the best that are allowed.")
-    sure: float = Field(0.9, ge=0.5, lt=1, description="Least probability of being within.")
+    sure: float = Field(0.9, ge=0.5, lt=1, description="Least probability of being within these points.")
 
 
 class SearchSettings(Settings):

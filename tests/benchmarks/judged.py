@@ -49,10 +49,11 @@ and {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` o
 
 - **Which is enough is known for {known} of the {all} models**, because hardly any configuration has three
   runs.
-- {repeats} LoRA configurations have two runs. Their scores spread by {spread:.2f} points, so a few more seeds
-  would settle most models. In {small} of the {models} models rank {ranks} or less is within a point of the best.
-- No method of the comparison has a second run. The {questions:,} questions alone leave ± {sampling:.1f} points to each
-  score, so {doubtful} of {methods} methods may be the answer.
+- {repeats} LoRA configurations have two runs. Their scores have a standard deviation of {spread:.2f} points, so a
+  few more seeds would settle most models. In {small} of the {models} models rank {ranks} or less is within a point
+  of the best.
+- No method of the comparison has a second run. The {questions:,} questions alone give each score an
+  interval of ± {sampling:.1f} points, so {doubtful} of {methods} methods may be the answer.
 - Each rank has the rate with the best of these scores, so the best scores are too high.
 
 *By rows alone*: the smallest within a point of the best row. *Judged*: the likeliest by `judge`,
