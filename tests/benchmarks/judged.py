@@ -52,8 +52,8 @@ and {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` o
 - {repeats} LoRA configurations have two runs. Their scores have a standard deviation of {spread:.2f} points, so a
   few more seeds would settle most models. In {small} of the {models} models rank {ranks} or less is within a point
   of the best.
-- The {questions:,} questions alone give each score of a method an interval of ± {sampling:.1f} points, so {doubtful} of {methods}
-  methods may be the answer.
+- The {questions:,} questions alone give each score of a method an interval of ± {sampling:.1f} points, so
+  {doubtful} of {methods} methods may be the answer.
 - Each rank has the rate with the best of these scores, so the best scores are too high.
 
 *By rows alone*: the smallest within a point of the best row. *Judged*: the likeliest by `judge`,
