@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from craft import TUNERS
+from craft.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("craft", "orchestrator", "dashboards")
@@ -125,6 +126,14 @@ def test_no_module_is_half_imported_while_the_tuners_are_registered() -> None:
         names = set(imported_by(tree))
         assert name.startswith("craft.tuners") or not {other.split(".")[0] for other in names} & {"peft"}, name
         waiting |= (names & NAMES.keys()) - reached
+
+
+def test_plan_and_search_name_no_method() -> None:
+    """What is special about a method is a fact of its row: code that names it holds for no method of a plugin."""
+    names = {*METHODS} - {"head"} | {row.title for row in METHODS.values()}  # `head` is also a part of a model
+    for path in (path for package in ("plan", "search") for path in (ROOT / "orchestrator" / package).glob("*.py")):
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not texts & names, path.name
 
 
 def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from orchestrator import open_sweep, plan, run
+from orchestrator.commands import api
 from orchestrator.commands.app import main
+from orchestrator.record.options import Options
 from orchestrator.review.past_sweep import NoSuchSweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.recorded import over_seeds, record, write_adapter
@@ -74,6 +76,18 @@ def test_a_text_replaces_no_file_but_that_of_its_own_sweep(here: Path) -> None:
     with pytest.raises(SweepError, match="holds another sweep of this name"):
         run(sweep | {"training": {"max_steps": 3}}, storage=".")
     assert mine.read_text() == "name: tiny\n"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_from_python_is_continued_in_all_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[Options]()
+    monkeypatch.setattr(api, "run_file", lambda options, console: seen.append(options))
+    sweep, uri = TINY | {"model": "sentence-transformers/all-MiniLM-L6-v2"}, "sqlite:///my store.db"
+    with pytest.raises(NoSuchSweep):  # nothing has run
+        run(sweep, "seeds=[0, 1]", storage="my runs", tracking_uri=uri, address="auto", cpus=2)
+    places = "--storage 'my runs' --tracking-uri 'sqlite:///my store.db' --address auto --cpus 2"
+    command = f"craft-sweeps run 'my runs/tiny.yaml' --resume --set 'seeds=[0, 1]' {places}"
+    assert [options.again() for options in seen] == [command]
 
 
 @pytest.mark.parametrize("labels", [("LoRA r1",), ()])
