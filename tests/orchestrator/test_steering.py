@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.commands import start
 from orchestrator.commands.app import WRONG
 from orchestrator.commands.control import ask
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.change import find_change
+from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.request import apply_request, pending
+from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.manifest import write_effective
@@ -199,6 +203,24 @@ def test_a_file_that_says_the_same_in_another_way_is_applied_and_resumed(here: P
         plan_sweep(replace(options, edited=False), quiet)
     assert cli("apply", "t.yaml").out == "nothing changes in t\n"
     assert plan_sweep(replace(options, edited=False), quiet).sweep.model_dump() == plan.sweep.model_dump()
+
+
+def test_an_applied_file_is_continued_in_all_its_places(here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No driver runs, so the sweep continues here: its log gets the command."""
+    seen = list[str]()
+
+    def run_plan(plan: Plan, options: Options, console: Console) -> SweepOutcome:
+        seen.append(options.again())
+        return SweepOutcome(State(), 0.0)
+
+    monkeypatch.setattr(start, "run_plan", run_plan)
+    Path("t.yaml").write_text(SAME)
+    folder = SweepFolder(here / "my runs" / "t")
+    folder.path.mkdir(parents=True)
+    folder.effective.write_text(load_sweep("t.yaml", ["storage=my runs"]).to_yaml())
+    places = ("--storage", "my runs", "--tracking-uri", "sqlite:///my store.db", "--address", "auto")
+    cli("apply", "t.yaml", "--yes", "--set", "seeds=[0, 1]", *places)
+    assert seen == [shlex.join(("craft-sweeps", "run", "t.yaml", "--resume", "--set", "seeds=[0, 1]", *places))]
 
 
 def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(here: Path, cli: Cli) -> None:

@@ -18,6 +18,8 @@ from orchestrator.plan.trial import Why
 from orchestrator.record.events import Paused, Refused, Underway
 from orchestrator.record.folder import Holder, SweepFolder, _read_start, holder_of, one_driver
 from orchestrator.record.log import read_state
+from orchestrator.results.answer import answer_of
+from orchestrator.review import progress
 from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.progress import read_status, status_of
@@ -140,6 +142,17 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     assert [line for line in lines if line not in shown] == []
     assert shown.startswith("demo: ")
     assert "None" not in shown
+
+
+def test_each_status_is_summed_up_anew_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was kept of an earlier answer would not know that results are summed up in another way since."""
+    log = SweepLog(tmp_path / "demo")
+    finished(log)
+    files = sorted(tmp_path.rglob("*"))
+    assert read_status(tmp_path / "demo").answer.best == C.trial.configuration
+    assert sorted(tmp_path.rglob("*")) == files
+    monkeypatch.setattr(progress, "answer_of", lambda state: ([], replace(answer_of(state)[1], best="another")))
+    assert read_status(tmp_path / "demo").answer.best == "another"
 
 
 def test_a_driver_is_alive_while_its_process_is(tmp_path: Path) -> None:
