@@ -252,18 +252,10 @@ class LiveState:
 
     def read(self) -> bool:
         """Replays the events that are new; returns whether there were any."""
-        start = offset = self.offset
-
-        def events() -> Iterator[Event]:
-            nonlocal offset
-            for event, behind in read_events(self._path, start):
-                offset = behind
-                yield event
-
-        state = fold(events(), self.state)
-        if offset != start:
-            self.state, self.offset = state, offset
-        return offset != start
+        new = [*read_events(self._path, self.offset)]
+        if new:
+            self.state, self.offset = fold((event for event, _ in new), self.state), new[-1][1]
+        return bool(new)
 
 
 def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:
@@ -280,6 +272,4 @@ def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[i
 
 
 def read_state(path: Path) -> State:
-    live = LiveState(path)
-    live.read()
-    return live.state
+    return fold(event for event, _ in read_events(path))
