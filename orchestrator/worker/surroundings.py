@@ -8,7 +8,6 @@ after h = heartbeat_minutes; the others wait for it for 0.8 h, so that the first
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import gc
 import os
 import shutil
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
 
 from craft.results import Leave
 from craft.spec import RunSpec
@@ -85,7 +86,7 @@ def free_memory() -> None:
             torch.cuda.empty_cache()
 
 
-GATE = ".lock"
+LOCK = ".lock"
 
 
 @contextmanager
@@ -96,18 +97,18 @@ def scratch_folder(name: str) -> Iterator[Path]:
     same machine removes the folders that nobody holds.
     """
     root = _root()
-    # Nobody may clear folders between making this one and locking it.
-    with (root / GATE).open("w", encoding="utf-8") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        _clear(root)
+    with FileLock(root / LOCK):  # nobody may clear folders between making this one and locking it
+        for other in filter(Path.is_dir, root.iterdir()):
+            with suppress(Timeout), FileLock(other / LOCK, timeout=0):
+                shutil.rmtree(other, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = FileLock(folder / LOCK)
+        lock.acquire()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        lock.release()
 
 
 def _root() -> Path:
@@ -116,24 +117,6 @@ def _root() -> Path:
     if root.is_symlink() or root.stat().st_uid != os.getuid():
         return Path(tempfile.mkdtemp(prefix="craft-"))  # another user's, who could read or remove our files
     return root
-
-
-def _clear(root: Path) -> None:
-    for folder in root.iterdir():
-        if folder.name == GATE:
-            continue
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # its process has ended just now
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)
 
 
 STDERR_FILE = "stderr.log"
