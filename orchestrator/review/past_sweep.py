@@ -200,9 +200,8 @@ def _stored_adapter(folder: Path, state: State, key: str, scratch: Path) -> Path
     noted = entry.result.facts.get("adapter") if entry.result else None
     places = [folder / entry.adapter] if entry.adapter else []
     places += [Path(noted)] if noted and "://" not in noted else []
-    for local in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
-        if local.is_dir():
-            return local
+    if local := next(filter(Path.is_dir, places), None):
+        return local
     ray = SweepFolder(folder).ray
     place = (place_of(noted) if noted else None) or Place(str(ray), key, ADAPTER_FOLDER)
     storages = [str(ray)] if ray.is_dir() else []
