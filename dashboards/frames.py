@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.configuration import flatten
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Refused
 from orchestrator.record.state import Entry, State, by_configuration
 from orchestrator.results.answer import Answer, find_answer
@@ -64,21 +63,12 @@ class TrialRow:
     entry: Entry
 
     @property
-    def result(self) -> TrialResult | None:
-        """Its result; None while it runs again."""
-        return self.entry.result if self.entry.phase != "running" else None
-
-    @property
-    def state(self) -> str:
-        return "running" if self.entry.phase == "running" else self.result.status if self.result else "interrupted"
-
-    @property
     def facts(self) -> dict[str, Any]:
-        return self.result.facts if self.result else {}
+        return result.facts if (result := self.entry.current) else {}
 
     def value(self, name: str) -> float:
         """Returns a metric or count of its result, or of its last evaluation; NaN where it has none."""
-        result, report = self.result, self.entry.report
+        result, report = self.entry.current, self.entry.report
         numbers = (result.counts | result.metrics if result else {}).get(name)
         return numbers if numbers is not None else report.metrics.get(name, math.nan) if report else math.nan
 

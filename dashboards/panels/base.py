@@ -117,7 +117,7 @@ def metrics_of(view: View) -> list[Column]:
 
 def score_metric(view: View) -> str:
     """Returns the metric of all trials' scores; empty if they differ."""
-    return shared_metric(name_score(trial.facts) for trial in view.trials if trial.state == "finished")
+    return shared_metric(name_score(trial.facts) for trial in view.trials if trial.entry.status == "finished")
 
 
 def column(rows: Iterable[Row], name: str) -> list[float]:

@@ -31,7 +31,7 @@ def draw(view: View) -> Plain:
     evaluated = [trial for trial in trials if not all(math.isnan(trial.value(metric)) for metric in METRICS_BY_STEP)]
     places = {row.id: place for place, row in enumerate(best_first(view.configurations))}
     best = sorted(evaluated, key=lambda trial: places.get(trial.configuration, len(places)))
-    chosen = sorted(best, key=lambda trial: trial.state != "running")[:LINES]
+    chosen = sorted(best, key=lambda trial: trial.entry.status != "running")[:LINES]
     keys = {sweep.name: [trial.entry.key for trial in chosen if trial.sweep is sweep] for sweep in view.sweeps}
     points = {sweep.name: read_points(sweep.log, keys[sweep.name]) if sweep.log else {} for sweep in view.sweeps}
     lines_of: dict[str, list[Plain]] = {}
@@ -43,7 +43,7 @@ def draw(view: View) -> Plain:
                 "label": f"{named.label} · {trial.sweep.name}" if len(view.sweeps) > 1 else named.label,
                 "method": named.method,
                 "task": named.task,
-                "state": trial.state,
+                "state": trial.entry.status,
                 "steps": [step for step, _ in history],
                 "values": numbers(value for _, value in history),
             }

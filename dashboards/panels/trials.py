@@ -27,7 +27,7 @@ def _answers(view: View) -> list[Answers]:
     for sweep in view.sweeps:
         members = [row for row in view.configurations if row.sweep is sweep and (row.summary.on_front or row.id in best)]
         for row in islice(sorted(members, key=lambda row: (row.id not in best, row.id)), CONFIGURATIONS):
-            finished = [trial for trial in view.trials if trial.configuration == row.id and trial.state == "finished"]
+            finished = [trial for trial in view.trials if trial.configuration == row.id and trial.entry.status == "finished"]
             trials = [trial for trial in finished if trial.entry.trial.serves is None]
             first = {trial.entry.trial.task: trial for trial in sorted(trials, key=lambda trial: -trial.entry.trial.seed)}
             for task in dict.fromkeys(trial.entry.trial.task for trial in trials):

@@ -80,8 +80,7 @@ class Driver:
         if self.copied_from is not None or not self.state.sweep_id:
             self.record(events.Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
         if self.options.retry_failed:
-            failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
-            self.record(events.Reopened(keys=failed))
+            self.record(events.Reopened(keys=[entry.key for entry in self.state.entries.values() if entry.failed]))
         self.record(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:

@@ -66,6 +66,21 @@ class Entry:
         """Its result, if it finished."""
         return self.result if self.result is not None and self.result.status == "finished" else None
 
+    @property
+    def failed(self) -> TrialResult | None:
+        """Its result, if it failed, in this session or an earlier one."""
+        return self.result if self.result is not None and self.result.status == "failed" else None
+
+    @property
+    def current(self) -> TrialResult | None:
+        """Its result; None while it runs again."""
+        return self.result if self.phase != "running" else None
+
+    @property
+    def status(self) -> str:
+        """`running`, how it ended, or `interrupted`: what tables and stores show of a trial that has begun."""
+        return "running" if self.phase == "running" else self.result.status if self.result else "interrupted"
+
     def stopped(self, note: str) -> TrialResult:
         """Returns its last evaluation as the result of a trial that is stopped."""
         metrics, steps = (dict(self.report.metrics), self.report.step) if self.report else ({}, 0)
@@ -222,12 +237,10 @@ def _session_started(state: State, event: events.SessionStarted) -> State:
 
 
 def _reopened(state: State, event: events.Reopened) -> State:
-    failed = [(entry, entry.result) for key in event.keys if (entry := state.entries.get(key))]
+    failed = [(entry, result) for key in event.keys if (entry := state.entries.get(key)) and (result := entry.failed)]
     note = "to be run again: --retry-failed"
     return state._with(
-        replace(entry, result=replace(result, retryable=True, notes=[*result.notes, note]))
-        for entry, result in failed
-        if result is not None and result.status == "failed"
+        replace(entry, result=replace(result, retryable=True, notes=[*result.notes, note])) for entry, result in failed
     )
 
 

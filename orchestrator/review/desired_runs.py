@@ -182,9 +182,7 @@ def desired_configuration(
 
 
 def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: Path, *, with_adapter: bool) -> DesiredRun:
-    result = entry.result if entry.phase != "running" else None
-    status = result.status if result else "running" if entry.phase == "running" else "interrupted"
-    trial = entry.trial
+    trial, result, status = entry.trial, entry.current, entry.status
     tags = _identity(trial) | _purpose(trial) | {names.TRANSFERRED: trial.transferred or ""}
     tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
     # What an earlier try of the trial left there is no longer true.

@@ -358,10 +358,8 @@ def _running(entry: Entry, now: float) -> RunningPart:
 
 def _failure(entry: Entry, state: State) -> TrialResult | None:
     """Returns the result of a trial that has failed; None for a cut that failed with its training."""
-    result, training = entry.result, state.training_of(entry.trial)
-    if result is None or result.status != "failed":
-        return None
-    by_training = training is not entry and training.result is not None and training.result.error == result.error
+    result, training = entry.failed, state.training_of(entry.trial)
+    by_training = result and training is not entry and training.result and training.result.error == result.error
     return None if by_training else result
 
 
@@ -371,7 +369,7 @@ def _next(state: State, phase: Phase, folder: Path, summaries: Sequence[Summary]
         commands["let trials start again"] = f"craft-sweeps continue {place}"
     if phase in ("lost", "interrupted") and again:
         commands["continue it"] = again
-    if phase != "running" and again and any(entry.result and entry.result.status == "failed" for entry in state.requested):
+    if phase != "running" and again and any(entry.failed for entry in state.requested):
         commands[MORE_FAILURES] = f"{again} --retry-failed"
     if phase == "finished" and answer.command:
         commands["know more"] = answer.command

@@ -191,7 +191,8 @@ class Learned(Strategy):
         ended = len(entries) == len(judged.trials) and all(entry.ended for entry in entries)
         grace = self._sweep.scheduler.grace
         at_rung = any(entry.ended or (entry.report is not None and entry.report.epoch >= grace) for entry in entries)
-        if has_failed(entries) or not (ended or (self._pauses and at_rung)):
+        has_failed = any(entry.ended and entry.failed for entry in entries)  # and does not run again in this session
+        if has_failed or not (ended or (self._pauses and at_rung)):
             return None, ended
         (summary,) = summarize_entries([entry for entry in entries if not entry.trial.is_cut] or entries)
         score = search_value(entries, means)
@@ -348,8 +349,3 @@ def search_value(trials: Sequence[Entry], means: Mapping[Group, float]) -> float
 def _size(entry: Entry) -> float:
     counts = {**entry.trial.planned, **(entry.result.counts if entry.result else {})}
     return counts.get("trainable_parameters", math.nan)
-
-
-def has_failed(trials: Iterable[Entry]) -> bool:
-    """Returns whether any of the trials has failed and does not run again in this session."""
-    return any(entry.ended and entry.result is not None and entry.result.status == "failed" for entry in trials)

@@ -290,12 +290,12 @@ def contenders(complete: Sequence[Summary], rule: Enough) -> list[Summary]:
 def failures(entries: Sequence[Entry]) -> str:
     """Returns how many trainings have failed, with a reason; empty if none has."""
     trained = [entry for entry in entries if not entry.trial.is_cut]
-    failed = [entry for entry in trained if entry.result is not None and entry.result.status == "failed"]
+    failed = [(entry, result) for entry in trained if (result := entry.failed)]
     if not failed:
         return ""
     be, have = ("was", "has") if len(failed) == 1 else ("were", "have")
-    added = f" that {be} added" if all(entry.trial.added for entry in failed) else ""
-    reason = (failed[0].result and failed[0].result.error) or "no reason is on record"
+    added = f" that {be} added" if all(entry.trial.added for entry, _ in failed) else ""
+    reason = failed[0][1].error or "no reason is on record"
     return f"{len(failed)} {plural(len(failed), 'trial')}{added} {have} failed ({reason.splitlines()[0][:100]})"
 
 

@@ -3,7 +3,7 @@
     listed                       grid, random: all of the plan's trials
     learned                      tpe, gp: the trials of what was drawn, and the next draw
     tune, then measure           `compare: fair`: candidates, then the best of each group with the reported seeds
-    added                        after any of these: what people have proposed, and what the answer needs
+    added                        after any of these: what was decided for the answer
     until answered               after all of these: what decides which configuration is enough
 
 No Ray here, and Optuna only in `orchestrator.search.learned`.
@@ -135,7 +135,7 @@ def entries_of(trials: Iterable[PlannedTrial], state: State) -> list[Entry]:
 
 
 def added(plan: Plan, state: State, stages: Stages) -> Stages:
-    """The stage of what was decided: for the answer, or by a person."""
+    """The stage of what was decided for the answer."""
     trials, configurations = stages.trials, stages.configurations
     for decision in state.decisions:
         trials, configurations = after(plan, decision, trials, configurations)

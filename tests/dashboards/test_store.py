@@ -29,7 +29,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
     feed = store.feed("ranks")
     assert feed.refresh()
     assert not feed.refresh(), "nothing has changed"
-    (key,) = (trial.entry.key for trial in feed.frames.trials() if trial.state == "running")
+    (key,) = (trial.entry.key for trial in feed.frames.trials() if trial.entry.status == "running")
 
     def trial() -> TrialRow:
         return next(trial for trial in feed.frames.trials() if trial.entry.key == key)
@@ -46,7 +46,7 @@ def test_refresh_sees_what_is_new_in_the_log(store_at: StoreAt, tmp_path: Path) 
     result = TrialResult(key, "finished", {"score": 70.0}, {"trainable_parameters": 1000.0})
     send(store.uri, tmp_path / "ranks", Ended(result=result))
     assert feed.refresh()
-    assert trial().state == "finished"
+    assert trial().entry.status == "finished"
     assert [row.state for row in feed.frames.rows()] == ["finished"]
     assert feed.frames.judged is not judged
 
