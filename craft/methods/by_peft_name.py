@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 OWN_TARGETS = ("ADAPTION_PROMPT", "LN_TUNING", "SHADOW", "TRAINABLE_TOKENS")
 """Types that adapt no projections, but attentions, norms, blocks or the embedding; PEFT or `target_modules` names them."""
+WHOLE = ("SHADOW",)
+"""Types that cannot train over a base in parts."""
 
 _PROMPT = (
     "it puts trained vectors before the text, so a model's outputs no longer stand at the places of the text's tokens, "

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from craft.methods import METHODS, shown_method
+from craft.methods.by_peft_name import WHOLE
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.words import format_bytes
 from orchestrator.sweepfile.resources import Resources
 
-WHOLE = ("SHADOW",)
-"""PEFT's types that cannot train over a base in parts."""
 CONTEXT_BYTES = 2**29
 """GPU memory that a process takes beside its tensors: the driver's context and the kernels that it has loaded.
 

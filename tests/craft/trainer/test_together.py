@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from craft.methods import METHODS
+from craft.methods.by_peft_name import WHOLE
 from craft.models import compute
 from craft.processes import Group, current, is_part
 from craft.results import Leave, OutOfMemory, RunFailed, RunPrevented, RunResult
@@ -22,7 +23,6 @@ from craft.trainer.adapter_folder import copy_trainable, save_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.loop import cut_share
 from craft.trainer.training import train_run
-from orchestrator.plan.ways import WHOLE
 from tests.craft.methods.cases import CASES, TYPES, Case
 from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
