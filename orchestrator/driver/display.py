@@ -37,7 +37,7 @@ from orchestrator.review.progress import RUNNING_SHOWN, Progress, progress
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.client import DATABRICKS, resolve_uri
-from orchestrator.tracking.follower import Report
+from orchestrator.tracking.follower import Sent
 
 PLAIN_EVERY, REDRAWN_EVERY = 30.0, 0.25
 
@@ -245,7 +245,7 @@ def _next(plan: Plan, uri: str, complete: bool) -> dict[str, str]:
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {address}"
     take = f"craft-sweeps take {shlex.quote(shown_path(sweep.folder))} --to adapter"
     commands = ({"take an adapter:": take} if complete else {}) | {"open the page:": f"craft-sweeps page{store}"}
-    if (page := Report.read(SweepFolder(sweep.folder), uri).page) and not uri.startswith(DATABRICKS):
+    if (page := Sent.read(SweepFolder(sweep.folder), uri).page) and not uri.startswith(DATABRICKS):
         ui = f"mlflow ui --backend-store-uri {address}, then http://127.0.0.1:5000"
         commands["see it in MLflow:"] = f"{public_address(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
     return commands

@@ -19,7 +19,7 @@ Phase = Literal["waiting", "running", "paused", "ended"]
 
 
 @dataclass(frozen=True)
-class Report:
+class Evaluation:
     """The last evaluation of a trial. `metrics` are all that it reported at `step`."""
 
     step: int
@@ -45,7 +45,7 @@ class Entry:
     result: TrialResult | None = None
     phase: Phase = "waiting"
     begun: bool = False
-    report: Report | None = None
+    report: Evaluation | None = None
     last_steps: Mapping[str, int] = field(default_factory=dict)
     adapter: str | None = None
     seconds: float = 0.0
@@ -269,7 +269,7 @@ def _reported(state: State, event: events.Reported) -> State:
     if report is not None and report.step == step:
         metrics = {**report.metrics, **metrics}
     if report is None or step >= report.step:
-        report = Report(step, event.total_steps, event.epoch, metrics)
+        report = Evaluation(step, event.total_steps, event.epoch, metrics)
     return state._with([replace(entry, report=report, last_steps=steps)])
 
 

@@ -44,7 +44,7 @@ from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
 from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, Place
-from orchestrator.tracking.follower import PAUSES_S, Report, count_events, pause
+from orchestrator.tracking.follower import PAUSES_S, Sent, count_events, pause
 from orchestrator.tracking.private import watch_machine
 from orchestrator.tracking.store import StoredRun, SweepStore, differences
 
@@ -320,7 +320,7 @@ def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exce
 def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:
     if mirror.store is None:
         return
-    report = json.dumps(asdict(Report(redact(uri), mirror.offset, mirror.refused, mirror.page)))
+    report = json.dumps(asdict(Sent(redact(uri), mirror.offset, mirror.refused, mirror.page)))
     aside = folder.tracking.with_name(f".{folder.tracking.name}.{os.getpid()}")
     try:
         if not folder.tracking.exists() or folder.tracking.read_text(encoding="utf-8") != report:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from craft.results import Outlook
 from craft.words import plural
-from orchestrator.record.state import Report, State
+from orchestrator.record.state import Evaluation, State
 
 STARTING = "starting processes, loading the model"
 EARLY = 0.1
@@ -62,7 +62,7 @@ def sweep_seconds_left(state: State, now: float, outlooks: Outlooks) -> float | 
     return max([(waiting * mean + sum(remaining)) / max(at_once, len(running)), *remaining])
 
 
-def _share(report: Report | None) -> float:
+def _share(report: Evaluation | None) -> float:
     """Returns how much of its training a trial had done at its last evaluation."""
     return report.step / report.total_steps if report and report.total_steps else 0.0
 

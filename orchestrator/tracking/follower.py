@@ -61,12 +61,12 @@ class Follower:
     def wait(self, timeout_s: float) -> int:
         """Waits until the store has the whole log; returns the number of events, and of refused values, that it lacks."""
         end, record = time.monotonic() + timeout_s, self._folder.record
-        while (report := Report.read(self._folder, self._uri)).offset < (record.stat().st_size if record.exists() else 0):
+        while (sent := Sent.read(self._folder, self._uri)).offset < (record.stat().st_size if record.exists() else 0):
             if time.monotonic() >= end:
                 break
             self.look()
             time.sleep(0.05)
-        return count_events(record, report.offset) + report.refused
+        return count_events(record, sent.offset) + sent.refused
 
     def stop(self) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -79,7 +79,7 @@ class Follower:
 
 
 @dataclass(frozen=True)
-class Report:
+class Sent:
     """How far the store at `uri` is, as the process last wrote it down for the driver and for people.
 
     Attributes:
@@ -94,7 +94,7 @@ class Report:
     page: str | None = None
 
     @classmethod
-    def read(cls, folder: SweepFolder, uri: str) -> Report:
+    def read(cls, folder: SweepFolder, uri: str) -> Sent:
         try:
             report = cls(**json.loads(folder.tracking.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):

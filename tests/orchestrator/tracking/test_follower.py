@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 
 from orchestrator.record.folder import SweepFolder
 from orchestrator.review.mirror import NICENESS
-from orchestrator.tracking.follower import Follower, Report
+from orchestrator.tracking.follower import Follower, Sent
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.logged import SweepLog, entry, history, runs
 from tests.orchestrator.stand_in import wait_for
@@ -92,7 +92,7 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
 ) -> None:
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "1")
     trial, sweep = entry(), SweepLog(tmp_path / "runs")
-    assert Report.read(SweepFolder(tmp_path / "runs"), uri).page is None
+    assert Sent.read(SweepFolder(tmp_path / "runs"), uri).page is None
     sweep.start(trial)
     follower = follow(uri)
     sweep.run(trial)
@@ -103,8 +103,8 @@ def test_it_follows_the_log_and_is_started_again_if_it_dies(
     assert process.nice() >= NICENESS
     number = MlflowClient(uri).get_experiment_by_name("demo").experiment_id
     page = f"#/experiments/{number}/runs?viewStateShareKey=front-55555555"
-    assert Report.read(SweepFolder(tmp_path / "runs"), uri).page == page
-    assert Report.read(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
+    assert Sent.read(SweepFolder(tmp_path / "runs"), uri).page == page
+    assert Sent.read(SweepFolder(tmp_path / "runs"), "http://elsewhere:5000").page is None
     wait_for(lambda: any(name.startswith("system/") for name in runs(uri)["sweep", "demo"].data.metrics), seconds=60)
     process.kill()
     sweep.report(trial, 20)
