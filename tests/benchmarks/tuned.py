@@ -14,7 +14,7 @@ import pandas as pd
 from tests.benchmarks.trials import print_tables
 
 TUNING_SEED = 1000
-RATE, SEARCH, SCORE = "parameter.learning_rate", "metric.search_score", "metric.score"
+RATE, SCORE = "parameter.learning_rate", "metric.score"
 
 
 def main() -> None:
@@ -60,17 +60,6 @@ def hindsight(trials: pd.DataFrame) -> Iterable[str]:
     yield f"| the best in hindsight | {best.mean():.2f} |"
 
 
-def flattered(trials: pd.DataFrame) -> Iterable[str]:
-    """How far scores of a seed that chose are above those of seeds that did not, at the chosen rates."""
-    keys = ["name", "task", RATE]
-    tried, unseen = tried_rates(trials).set_index(keys), _reported(trials).groupby(keys)
-    yield "| split | the tuning seed above the reported seeds |"
-    yield "| --- | --- |"
-    for name, column in {"search": SEARCH, "reported": SCORE}.items():
-        gap = (tried[column] - unseen[column].mean()).dropna()
-        yield f"| {name} | {gap.mean():+.2f} ± {gap.sem():.2f} |"
-
-
 def _trained(trials: pd.DataFrame) -> pd.DataFrame:
     """Returns the trainings, without what was cut from them; `name` is that of the configuration without its rate."""
     rows = trials[trials["parameter.cut_from"].isna()].copy()
@@ -87,7 +76,7 @@ def _reported(trials: pd.DataFrame) -> pd.DataFrame:
     return _trained(trials[trials.seed != TUNING_SEED])
 
 
-TABLES = (gains, rates, hindsight, flattered)
+TABLES = (gains, rates, hindsight)
 
 
 if __name__ == "__main__":
