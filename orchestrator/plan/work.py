@@ -33,69 +33,60 @@ FEW = 200
 """Below so many scored examples the sampling error alone reaches 7 points to either side of 50 % right answers."""
 
 
-def job_steps(plan: Plan) -> dict[str, int]:
-    """Returns the optimizer steps of each job, by its key."""
-    sizes, counted = split_sizes(plan.sweep), dict[str, int]()
-    for job in plan.jobs:
-        run, planned = job.training.run, job.training.planned
-        trains = planned["trainable_parameters"] or planned["head_parameters"]
-        counted[job.key] = steps(run.training, sizes[run.task].train) if trains else 0
-    return counted
+class Rows(NamedTuple):
+    """Numbers of rows of a task's splits before settings cut them; `here` if the data are on this machine."""
 
-
-def planned_steps(plan: Plan) -> dict[str, int]:
-    """Returns the optimizer steps of the jobs of each trained configuration, by its id."""
-    by_job, by_configuration = job_steps(plan), dict.fromkeys((trained.id for trained in plan.trained), 0)
-    for job in plan.jobs:
-        by_configuration[job.training.configuration] += by_job[job.key]
-    return by_configuration
-
-
-def remaining_steps(plan: Plan, ended: Collection[str]) -> int:
-    """Returns optimizer steps of the jobs with a trial that has not ended; `ended` are the keys of those that have."""
-    by_job = job_steps(plan)
-    return sum(by_job[job.key] for job in plan.jobs if any(key not in ended for key in job.keys))
-
-
-def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSettings:
-    return plan.sweep.training_for(task, configuration.training, plan.sweep.block_at(configuration.path))
+    task: Task
+    here: bool
+    train: int
+    search: int
+    reported: tuple[int, ...]
 
 
 def at_hand(task: Task, root: str | None) -> bool:
     return root is not None or task.suite in ("toy", "custom")
 
 
-class SplitSizes(NamedTuple):
-    """Numbers of rows of a task's splits before settings cut them."""
-
-    train: int
-    search: int
-    reported: tuple[int, ...]
-
-
-def split_sizes(sweep: Sweep) -> dict[str, SplitSizes]:
-    """Returns the sizes of each task's splits, of data that are not on this machine those that are published."""
-    return {name: _sizes_of(find_task(name, sweep.data), sweep) for name in sweep.task_names}
-
-
-def _sizes_of(task: Task, sweep: Sweep) -> SplitSizes:
+def rows_of(sweep: Sweep) -> dict[str, Rows]:
+    """Returns the rows of each task, of data that are not on this machine those that are published."""
     from craft.tasks.splits import load_splits
 
-    if task.published is None or at_hand(task, sweep.data.root):
-        splits = load_splits(task, sweep.data, protocol=sweep.protocol)
-        return SplitSizes(len(splits.train), len(splits.search), tuple(map(len, splits.reported.values())))
-    train, reported, _ = task.published(sweep.data)
-    if sweep.protocol == "customary":
-        return SplitSizes(train, sum(reported), reported)
-    search = round(sweep.data.search_fraction * train)
-    return SplitSizes(train - search, search, reported)
+    every: dict[str, Rows] = {}
+    for task in (find_task(name, sweep.data) for name in sweep.task_names):
+        here = at_hand(task, sweep.data.root)
+        if task.published is None or here:
+            splits = load_splits(task, sweep.data, protocol=sweep.protocol)
+            train, search, reported = len(splits.train), len(splits.search), tuple(map(len, splits.reported.values()))
+        else:
+            train, reported, _ = task.published(sweep.data)
+            customary = sweep.protocol == "customary"
+            search = sum(reported) if customary else round(sweep.data.search_fraction * train)
+            train -= 0 if customary else search
+        every[task.name] = Rows(task, here, train, search, reported)
+    return every
 
 
-def absent_lines(sweep: Sweep) -> list[str]:
+def planned_steps(plan: Plan, ended: Collection[str] = ()) -> dict[str, int]:
+    """Returns the optimizer steps of each trained configuration, by its id; `ended` are the keys of trials, and jobs all of
+    whose trials are among them do not count."""
+    rows, planned_by_id = rows_of(plan.sweep), dict.fromkeys((trained.id for trained in plan.trained), 0)
+    for job in plan.jobs:
+        run, planned = job.training.run, job.training.planned
+        trains = planned["trainable_parameters"] or planned["head_parameters"]
+        if trains and any(key not in ended for key in job.keys):
+            planned_by_id[job.training.configuration] += steps(run.training, rows[run.task].train)
+    return planned_by_id
+
+
+def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSettings:
+    return plan.sweep.training_for(task, configuration.training, plan.sweep.block_at(configuration.path))
+
+
+def absent_lines(rows: Iterable[Rows], sweep: Sweep) -> list[str]:
     """Returns sentences on data that are not on this machine: what the plan takes instead, and how to get them."""
     absent: dict[str, list[str]] = {}
-    for task in (find_task(name, sweep.data) for name in sweep.task_names):
-        if task.published is not None and not at_hand(task, sweep.data.root):
+    for task in (one.task for one in rows if not one.here):
+        if task.published is not None:
             absent.setdefault(task.published(sweep.data).source, []).append(task.name)
     return [
         f"steps by the published numbers of rows: the data of {', '.join(names)} are not here. They are in {source}; "
@@ -104,16 +95,12 @@ def absent_lines(sweep: Sweep) -> list[str]:
     ]
 
 
-def split_examples(sweep: Sweep) -> dict[str, tuple[int, int]]:
+def split_examples(sweep: Sweep, rows: Mapping[str, Rows]) -> dict[str, tuple[int, int]]:
     """Returns, for each task, the number of training examples before `train_examples` cuts them, and of scored examples; empty
     if some data would have to be downloaded first."""
-    if not all(at_hand(find_task(name, sweep.data), sweep.data.root) for name in sweep.task_names):
-        return {}
-    examples = {}
-    for name, sizes in split_sizes(sweep).items():
-        most = sweep.training_for(name, {}).eval_examples
-        examples[name] = sizes.train, sum(min(size, most or size) for size in sizes.reported)
-    return examples
+    most = {name: sweep.training_for(name, {}).eval_examples for name in rows}
+    every = {name: (one.train, sum(min(size, most[name] or size) for size in one.reported)) for name, one in rows.items()}
+    return every if all(one.here for one in rows.values()) else {}
 
 
 def scored_line(sweep: Sweep, examples: Mapping[str, tuple[int, int]]) -> str:
@@ -183,19 +170,18 @@ def count_work(plan: Plan) -> dict[YamlPath, Work]:
 
 def work_parts(plan: Plan) -> Iterator[tuple[Configuration, str, Work]]:
     """Yields a configuration, a task, and the work on it of all trainings like this one."""
-    tasks = plan.sweep.task_names
-    sizes = split_sizes(plan.sweep)
+    rows = rows_of(plan.sweep)
     if plan.adaptive:
 
         def length(point: Configuration) -> tuple[int, int]:
-            every = sum(steps(_training(plan, point, task), sizes[task].train) for task in tasks)
+            every = sum(steps(_training(plan, point, task), one.train) for task, one in rows.items())
             return every, point.counts.trainable_parameters
 
         repeated = [(max(plan.probed, key=length), plan.wanted * len(plan.sweep.seeds))]
     else:
         repeated = [(family.groups[0][0], _trainings(plan, family)) for family in plan.families]
     for configuration, times in repeated:
-        yield from ((configuration, task, _of_run(plan, configuration, task, sizes[task]) * times) for task in tasks)
+        yield from ((configuration, task, _of_run(plan, configuration, one) * times) for task, one in rows.items())
 
 
 def _trainings(plan: Plan, family: Family) -> int:
@@ -206,18 +192,17 @@ def _trainings(plan: Plan, family: Family) -> int:
     return tuning + len(family.groups) * len(sweep.reported_seeds)
 
 
-def _of_run(plan: Plan, trained: Configuration, task: str, splits: SplitSizes) -> Work:
+def _of_run(plan: Plan, trained: Configuration, rows: Rows) -> Work:
     from craft.trainer.loop import evaluation_steps, total_steps
     from craft.trainer.pace import FORWARD
 
-    training = _training(plan, trained, task)
-    rows = min(splits.train, training.train_examples or splits.train)
-    most = training.eval_examples
-    search = min(splits.search, training.search_examples or most or splits.search)
-    reported = sum(min(size, most or size) for size in splits.reported)
+    training = _training(plan, trained, rows.task.name)
+    examples, most = min(rows.train, training.train_examples or rows.train), training.eval_examples
+    search = min(rows.search, training.search_examples or most or rows.search)
+    reported = sum(min(size, most or size) for size in rows.reported)
     adapts, learns = trained.counts.trainable_parameters, trained.counts.head_parameters
-    steps = total_steps(training, rows) if adapts or learns else 0
-    evaluations = len(evaluation_steps(training, rows)) if steps else 1
+    steps = total_steps(training, examples) if adapts or learns else 0
+    evaluations = len(evaluation_steps(training, examples)) if steps else 1
     sizes = plan.planner.sizes_of(trained) if plan.adaptive else plan.configurations
     cuts = sum(cut.source is not None and cut.source.id == trained.id for cut in sizes)
     recovery = math.ceil(RECOVERY * steps)

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field
 
 from craft.results import Unavailable
-from craft.tasks import custom, find_task
+from craft.tasks import custom
 from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Task
 from craft.words import format_duration, plural
@@ -33,16 +33,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import Line, choices, gpu_lines
 from orchestrator.plan.trial import jobs_of
 from orchestrator.plan.ways import usable_gpus
-from orchestrator.plan.work import (
-    Work,
-    absent_lines,
-    at_hand,
-    count_work,
-    planned_steps,
-    remaining_steps,
-    scored_line,
-    split_examples,
-)
+from orchestrator.plan.work import Work, absent_lines, count_work, planned_steps, rows_of, scored_line, split_examples
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.record.manifest import cores
@@ -57,7 +48,7 @@ from orchestrator.sweepfile.sweep import Sweep
 if TYPE_CHECKING:
     from craft.trainer.probe import Speed
 
-_TIMING_SETTINGS = ("batch_size", "gradient_accumulation", "max_length", "precision")
+TIMING = ("batch_size", "gradient_accumulation", "max_length", "precision")
 """Settings on which the time of a step depends most."""
 PROBE_SECONDS = 20.0
 """The most time for steps that are timed."""
@@ -87,7 +78,8 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
     at_once = trainings_at_once(plan)
     if not work.steps or not at_once:
         return None, ""
-    same = [state for state in past if _timing(state.sweep) == _timing(plan.sweep)]
+    mine = plan.sweep.training
+    same = [state for state in past if all(getattr(state.sweep.training, name) == getattr(mine, name) for name in TIMING)]
     ended = [entry.result for state in same for entry in state.entries.values() if entry.result is not None]
     trained = [result for result in ended if result.status == "finished" and result.steps]
     if trained:
@@ -127,17 +119,12 @@ def probe_plan(plan: Plan) -> Speed | None:
     from craft.trainer.probe import measure_speed
 
     share, sweep = plan.sweep.resources, plan.sweep
-    here = all(at_hand(find_task(name, sweep.data), sweep.data.root) for name in sweep.task_names)
-    if bool(share.gpu) != bool(usable_gpus()) or not here:
+    if bool(share.gpu) != bool(usable_gpus()) or not all(rows.here for rows in rows_of(sweep).values()):
         return None
     first = plan.trials or plan.planner.trials([plan.largest] if plan.largest else [])
     with suppress(RunFailed, OutOfMemory, ValueError, OSError):
         return measure_speed(jobs_of(first)[0].training.run, PROBE_SECONDS, max(1, int(share.cpu)))
     return None
-
-
-def _timing(sweep: Sweep) -> tuple[Any, ...]:
-    return tuple(getattr(sweep.training, name) for name in _TIMING_SETTINGS)
 
 
 def look_ahead(
@@ -152,18 +139,18 @@ def look_ahead(
     """
     state = read_state(SweepFolder(plan.sweep.folder).record) if resume else State()
     check_name(plan.sweep.folder, state, plan.sweep.name)
-    entries = state.entries
-    settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
-    steps, examples = planned_steps(plan), split_examples(plan.sweep)
-    gpus_here = [] if elsewhere else usable_gpus()
-    lines, sentences = [*choices(plan), *gpu_lines(plan, gpus_here), *data_lines(plan)], absent_lines(plan.sweep)
-    ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
+    settled = {key for key, entry in state.entries.items() if entry.result is not None and entry.result.settled}
+    rows, steps = rows_of(plan.sweep), planned_steps(plan)
+    examples = split_examples(plan.sweep, rows)
+    lines = [*choices(plan), *gpu_lines(plan, [] if elsewhere else usable_gpus()), *data_lines(plan)]
+    sentences = absent_lines(rows.values(), plan.sweep)
+    ended = sum(settled.issuperset(job.keys) for job in plan.jobs)
     if settled:
         sentences.append(f"{ended} of {len(plan.jobs)} trainings have ended already")
-    steps_left = remaining_steps(plan, settled)
+    steps_left = sum(planned_steps(plan, settled).values())
     share = steps_left / sum(steps.values()) if steps_left else 0.0
     if plan.adaptive:
-        trained = sum(entry.key in settled for entry in entries.values() if not entry.trial.is_cut)
+        trained = sum(key in settled for key, entry in state.entries.items() if not entry.trial.is_cut)
         share = max(0.0, 1 - trained / plan.most_jobs)
     past = past_states(plan.sweep)
     seconds, sentence = forecast(plan, share, past) if share and not elsewhere else (None, "")
@@ -201,11 +188,9 @@ def look_ahead(
 
 def sampled_lengths(plan: Plan) -> dict[str, np.ndarray]:
     """Returns the tokens of a sample of each task's training texts, where its data and the model's tokenizer are here."""
-    data, tokenizer = plan.sweep.data, _tokenizer(plan)
-    tasks = [find_task(name, data) for name in plan.sweep.task_names]
-    if tokenizer is None:
+    if (tokenizer := _tokenizer(plan)) is None:
         return {}
-    return {task.name: _sample(plan, task, tokenizer)[1] for task in tasks if at_hand(task, data.root)}
+    return {name: _sample(plan, rows.task, tokenizer)[1] for name, rows in rows_of(plan.sweep).items() if rows.here}
 
 
 def _sample(plan: Plan, task: Task, tokenizer: Any) -> tuple[Any, np.ndarray]:
@@ -217,11 +202,8 @@ def _sample(plan: Plan, task: Task, tokenizer: Any) -> tuple[Any, np.ndarray]:
 def data_lines(plan: Plan) -> Iterator[Line]:
     """Yields lines on each task's data. Raises DataError for a mistake in the data."""
     data, tokenizer = plan.sweep.data, _tokenizer(plan)
-    for task in (find_task(name, data) for name in plan.sweep.task_names):
-        if not at_hand(task, data.root):
-            continue
-        own = data.custom[task.name.removeprefix("custom/")] if task.suite == "custom" else None
-        doubts = list[str]()
+    for task in (rows.task for rows in rows_of(plan.sweep).values() if rows.here):
+        own, doubts = data.own(task.name), list[str]()
         if own is not None and task.labels:
             classes, *doubts = describe_classes(task, own)
             yield Line(task.name, classes)
