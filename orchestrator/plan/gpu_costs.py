@@ -27,7 +27,7 @@ from craft.spec import RunSpec
 from craft.words import format_bytes, nearest, parse_bytes, plural
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.ways import CONTEXT_BYTES
+from orchestrator.plan.ways import CONTEXT_BYTES, fit_batches
 from orchestrator.plan.work import work_parts
 
 if TYPE_CHECKING:
@@ -258,17 +258,10 @@ def _largest_batches(plan: Plan, card: Card) -> tuple[int, int, int, str] | None
     available = card.memory * (share if 0 < share < 1 else 1) - CONTEXT_BYTES
     runs = [run_of(plan, most, task) for task in plan.sweep.task_names]
     run = max(runs, key=estimated_memory)
-    step = run.training.batch_size * run.training.gradient_accumulation
-
-    def largest(checkpointing: bool) -> int:
-        for size in sorted({step, *(2**power for power in range(step.bit_length()))} - {0}, reverse=True):
-            update = {"batch_size": size, "gradient_accumulation": math.ceil(step / size)}
-            training = run.training.model_copy(update=update | {"gradient_checkpointing": checkpointing})
-            if estimated_memory(run.model_copy(update={"training": training})) <= available:
-                return size
-        return 0
-
-    need, plain, checkpointed = most.estimated_memory_bytes or 0, largest(False), largest(True)
+    step, need = run.training.batch_size * run.training.gradient_accumulation, most.estimated_memory_bytes or 0
+    whole = {"batch_size": step, "gradient_accumulation": 1}
+    fits = [fit_batches(run, available, **whole, gradient_checkpointing=checkpointing) for checkpointing in (False, True)]
+    plain, checkpointed = (training.batch_size if training else 0 for training in fits)
     line = f"memory: {format_bytes(need)} of {format_bytes(card.memory)} for {most.label}, which needs most; the largest "
     line += f"micro-batch of its {step} examples a step is {plain} without gradient checkpointing, {checkpointed} with it"
     return need, plain, checkpointed, line

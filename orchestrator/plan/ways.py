@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from craft.methods import METHODS, shown_method
 from craft.methods.by_peft_name import WHOLE
-from craft.settings import Way
+from craft.settings import TrainingSettings, Way
 from craft.spec import RunSpec
 from craft.words import format_bytes
 from orchestrator.sweepfile.resources import Resources
@@ -82,6 +82,17 @@ def choose_way(run: RunSpec, resources: Resources, gpu_bytes: int | None) -> Cho
     if replicated + CONTEXT_BYTES <= gpu_bytes:
         return Choice("replicate", replicated, "the model fits on one GPU")
     return Choice(way, need(way), f"{format_bytes(replicated)} do not fit on one GPU")
+
+
+def fit_batches(run: RunSpec, free: float, **changes: Any) -> TrainingSettings | None:
+    """Returns the training of a run, with `changes`, in the largest micro-batches whose estimated memory is at most `free`
+    bytes; None if one example needs more."""
+    from craft.trainer.counting import estimated_memory
+
+    training: TrainingSettings | None = run.training.model_copy(update=changes)
+    while training is not None and estimated_memory(run.model_copy(update={"training": training})) > free:
+        training = training.in_smaller_batches()
+    return training
 
 
 def refusal(method: str, parameters: Mapping[str, Any], way: Way) -> str | None:

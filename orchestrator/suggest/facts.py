@@ -29,7 +29,7 @@ from craft.tasks.rows import label_name
 from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Kind, Task
 from craft.words import format_bytes, list_some
-from orchestrator.plan.ways import CONTEXT_BYTES, usable_gpus
+from orchestrator.plan.ways import CONTEXT_BYTES, fit_batches, usable_gpus
 from orchestrator.record.manifest import cores
 from orchestrator.review.own_data import describe_classes, describe_skipped, doubt_reading, token_lengths, unread_columns
 
@@ -344,12 +344,10 @@ def measure_machine(run: RunSpec) -> Machine:
         fetch_weights(resolve_model(run.model, run.revision), run.revision)
     gpus, memory = usable_gpus(), device_memory()
     free = memory - (CONTEXT_BYTES if gpus else PROCESS_BYTES)
-    training = run.training.model_copy(update={"precision": "bf16-mixed"} if gpus else {})
-    while estimated_memory(run.model_copy(update={"training": training})) > free:
-        smaller = training.in_smaller_batches()
-        if smaller is None and training.gradient_checkpointing:
-            raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(free)} of this machine")
-        training = smaller or training.model_copy(update={"gradient_checkpointing": True})
+    precision = {"precision": "bf16-mixed"} if gpus else {}
+    training = fit_batches(run, free, **precision) or fit_batches(run, free, **precision, gradient_checkpointing=True)
+    if training is None:
+        raise ValueError(f"model {run.model}: a step of one row needs more than the {format_bytes(free)} of this machine")
     run = run.model_copy(update={"training": training})
     step = estimated_memory(run)
     most = max(1, min(MOST_AT_ONCE, memory // (step + PROCESS_BYTES)))
