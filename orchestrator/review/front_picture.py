@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,9 +28,14 @@ MARKERS = ("o", "s", "D", "p", "h", "8", "^", "v", "P")
 LABELS = 16
 """The number of front points that the list names; the table names all of them."""
 PALE = 0.35
-RING: dict[str, Any] = {"marker": "o", "facecolors": "none", "edgecolors": "#333333", "linewidths": 1.0}
 LARGE, SMALL = 70, 30
 """The areas of marks, in square points: members of the front, and the others."""
+MARKS: dict[bool, dict[str, Any]] = {
+    True: {"s": LARGE, "zorder": 4, "edgecolors": "white", "linewidths": 0.8},
+    False: {"s": SMALL, "zorder": 2, "alpha": PALE},
+}
+"""The marks of members of the front, and of the others."""
+RING: dict[str, Any] = {"s": LARGE, "marker": "o", "facecolors": "none", "edgecolors": "#333333", "linewidths": 1.0}
 NUMBER = (18.0, 10.0)
 """The width and height of a number, in points."""
 
@@ -49,64 +54,55 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
 
     x_name, y_name = axes_of(objectives)
     drawn = [row for row in summaries if row.complete and math.isfinite(row.value(x_name) + row.value(y_name))]
-    across, up = [summary.value(x_name) for summary in drawn], [summary.value(y_name) for summary in drawn]
+    across, up = [row.value(x_name) for row in drawn], [row.value(y_name) for row in drawn]
     by, unit = unit_of(x_name, across)
-    front = sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name))
-    methods = sorted({summary.method for summary in drawn})
+    front = sorted((row for row in drawn if row.on_front), key=lambda row: row.value(x_name))
+    methods = sorted({row.method for row in drawn})
     looks = {name: (colour, MARKERS[methods.index(name) % len(MARKERS)]) for name, colour in colours(methods).items()}
     figure = Figure(figsize=(6.4, 4.4), dpi=110)  # with the list about as wide as MLflow's page shows a description
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+
+    def places(rows: Sequence[Summary]) -> Any:
+        return np.reshape([(row.value(x_name) / by, row.value(y_name)) for row in rows], (-1, 2))
+
     for name, (colour, marker) in looks.items():
-        others = [summary for summary in drawn if summary.method == name and not summary.on_front]
-        places = np.reshape([(summary.value(x_name) / by, summary.value(y_name)) for summary in others], (-1, 2))
-        axes.scatter(places[:, 0], places[:, 1], s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
-        ringed = places[np.array([summary.possible for summary in others], dtype=bool)]
-        axes.scatter(ringed[:, 0], ringed[:, 1], s=LARGE, zorder=2, clip_on=False, **RING)
-    _draw_front(axes, front, x_name, y_name, by, looks, objectives)
+        for on_front, style in MARKS.items():
+            mine = places([row for row in drawn if row.method == name and row.on_front == on_front])
+            axes.scatter(*mine.T, marker=marker, color=colour, clip_on=False, **style)
+    axes.scatter(*places([row for row in drawn if row.possible]).T, zorder=2, clip_on=False, **RING)
+    where: Literal["pre", "post"] = "post" if objectives.get(x_name, "minimize") == "minimize" else "pre"
+    axes.step(*places(front).T, where=where, color="#333333", linewidth=1.1, zorder=3)
+    for row, (x, y) in zip(front, places(front), strict=True):
+        value, colour = row.bounds(y_name), looks[row.method][0]
+        if value.high > value.low:
+            ends = [[y - value.low], [value.high - y]]
+            axes.errorbar([x], [y], yerr=ends, fmt="none", elinewidth=1.2, capsize=3, color=colour, zorder=3)
     handles: list[Any] = []
-    levels = {summary.value("random_guessing") for summary in drawn} if y_name == "score" else set()
+    levels = {row.value("random_guessing") for row in drawn} if y_name == "score" else set()
     if len(levels) == 1 and math.isfinite(guessing := levels.pop()):
         up.append(guessing)
         handles = [axes.axhline(guessing, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="random guessing")]
-    if not drawn:
-        axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
-    else:
-        _scale(axes, [value / by for value in across], logarithmic(x_name, across))
-        _cut(axes, up, y_name)
-        if any(summary.possible for summary in drawn):
-            handles.append(axes.scatter([], [], s=LARGE, label="may be on the front", **RING))
-        _list(axes, front, looks, knee(summaries, objectives), handles)
     axes.set_xlabel(titled(x_name, unit), parse_math=False)
     axes.set_ylabel(titled(y_name, metric=metric_among(drawn)), parse_math=False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, parse_math=False)
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if drawn:
-        _number(axes, [(summary.value(x_name) / by, summary.value(y_name)) for summary in front[:LABELS]])
+    if not drawn:
+        axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
+        return figure
+    _scale(axes, [value / by for value in across], logarithmic(x_name, across))
+    _cut(axes, up, y_name)
+    if any(row.possible for row in drawn):
+        handles.append(axes.scatter([], [], label="may be on the front", **RING))
+    _list(axes, front, looks, knee(summaries, objectives), handles)
+    _number(axes, places(front[:LABELS]))
     return figure
 
 
-def _draw_front(
-    axes: Any, front: Sequence[Summary], x_name: str, y_name: str, by: float, looks: dict[str, tuple[str, str]],
-    objectives: Objectives,
-) -> None:  # fmt: skip
-    x, bounds = [summary.value(x_name) / by for summary in front], [summary.bounds(y_name) for summary in front]
-    smaller_is_better = objectives.get(x_name, "minimize") == "minimize"
-    where = "post" if smaller_is_better else "pre"
-    axes.step(x, [value.mean for value in bounds], where=where, color="#333333", linewidth=1.1, zorder=3)
-    for summary, across, value in zip(front, x, bounds, strict=True):
-        colour, marker = looks[summary.method]
-        if value.high > value.low:
-            ends = [[value.mean - value.low], [value.high - value.mean]]
-            axes.errorbar([across], [value.mean], yerr=ends, fmt="none", elinewidth=1.2, capsize=3, color=colour, zorder=3)
-        axes.scatter([across], [value.mean], s=LARGE, marker=marker, color=colour, edgecolors="white", linewidths=0.8, zorder=4,
-            clip_on=False)  # fmt: skip
-
-
-def _number(axes: Any, members: Sequence[tuple[float, float]]) -> None:
-    """Numbers the members at the right of their marks; those that are so close that their numbers would meet share one."""
-    at = axes.transData.transform(members or [(0.0, 0.0)]) * 72 / axes.figure.dpi
+def _number(axes: Any, members: Any) -> None:
+    """Numbers the members, `(n, 2)`, at the right of their marks; those whose numbers would meet share one."""
+    at = axes.transData.transform(members) * 72 / axes.figure.dpi
     groups: list[list[int]] = []
     for place in range(len(members)):
         right, up = abs(at[place] - at[groups[-1][-1]]) if groups else NUMBER
