@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, InstanceOf
 from rich.console import Console
@@ -266,29 +266,27 @@ def differing(first: Sequence[Sequence[Prediction]], second: Sequence[Sequence[P
 def show_differing(first: SidePart, second: SidePart, file: Path | None, console: Console) -> None:
     """Prints for each task which rows each side answers better over the seeds that both have; writes them all to `file`."""
     names = [first.name, second.name if second.name != first.name else f"{second.name}, the second"]
-    rows = list(_rows(first, second))
-    for (place, total), group in itertools.groupby(rows, key=lambda row: row[:2]):
-        gaps = [(gap, lines[0]["row"]) for _, _, gap, *lines in group]
-        better = [[row for gap, row in gaps if gap > 0], [row for gap, row in gaps if gap < 0]]
+    columns, table = ["task", "row", "label", *names, "difference", "text", "text_pair"], list[Prediction]()
+    for place, total, rows in _differing_rows(first, second):
+        better = [[str(row["row"]) for gap, row, _ in rows if sign * gap > 0] for sign in (1, -1)]
         sides = [
-            f"{name} is better on {plural(len(side), 'row')} {list_some([*map(str, side)], ROWS_SHOWN)}"
+            f"{name} is better on {plural(len(side), 'row')} {list_some(side, ROWS_SHOWN)}"
             for name, side in zip(names, better, strict=True)
             if side
         ]
-        console.print(f"{place}: {len(gaps)} of {total:,} rows differ; {'; '.join(sides)}.", markup=False, soft_wrap=True)
+        console.print(f"{place}: {len(rows)} of {total:,} rows differ; {'; '.join(sides)}.", markup=False, soft_wrap=True)
+        for gap, *lines in rows:
+            answers = {name: each["answer"] for name, each in zip(names, lines, strict=True)}
+            row = lines[0] | lines[1] | {"task": place, "difference": gap} | answers
+            table.append({name: row.get(name) for name in columns})
     if file is not None:
-        columns = ["task", "row", "label", *names, "difference", "text", "text_pair"]
-        table = []
-        for place, _, gap, *lines in rows:
-            line = lines[0] | lines[1] | {"task": place, "difference": gap}
-            line |= {name: each["answer"] for name, each in zip(names, lines, strict=True)}
-            table.append({name: line.get(name) for name in columns})
         write_table(file, table, columns)
-        console.print(f"{len(rows)} rows written to {file}", markup=False, soft_wrap=True)
+        console.print(f"{len(table)} rows written to {file}", markup=False, soft_wrap=True)
 
 
-def _rows(*sides: SidePart) -> Iterator[tuple[Any, ...]]:
-    """Yields task and split, the number of rows there, `differing`'s gap, and a line of each side."""
+def _differing_rows(*sides: SidePart) -> Iterator[tuple[str, int, list[tuple[float, Prediction, Prediction]]]]:
+    """Yields, for each task and split with rows that differ, its name, the number of all its rows, and of each that differs
+    `differing`'s gap and a line of each side."""
     keys = [{(entry.trial.task, entry.trial.seed): entry.key for entry in side.entries if entry.finished} for side in sides]
     shared = sorted(keys[0].keys() & keys[1].keys())
     for task, group in itertools.groupby(shared, key=lambda key: key[0]):
@@ -301,10 +299,9 @@ def _rows(*sides: SidePart) -> Iterator[tuple[Any, ...]]:
         splits = [set(answer) for side in answers for answer in side]
         for split in sorted(set.intersection(*splits)):
             first, second = ([answer[split] for answer in side] for side in answers)
-            if all("answer" in line for line in first[0]):
-                place = task if split == "reported" else f"{task} ({split})"
-                for row, gap in differing(first, second):
-                    yield place, len(first[0]), gap, _with_texts(first, row), _with_texts(second, row)
+            if all("answer" in line for line in first[0]) and (gaps := differing(first, second)):
+                rows = [(gap, _with_texts(first, row), _with_texts(second, row)) for row, gap in gaps]
+                yield task if split == "reported" else f"{task} ({split})", len(first[0]), rows
 
 
 def _with_texts(trials: Sequence[Sequence[Prediction]], row: int) -> Prediction:
