@@ -195,13 +195,9 @@ class Planner:
         name, label = self.identity.group(candidates[0]), self.labels.label_of(candidates)
         tuned = replace(largest, id=name, label=label, candidates=chosen, transferred=transferred)
         smallest = min(candidate.counts.trainable_parameters for candidate in chosen.values())
-        sizes = [size for size in self.sizes_of(tuned) if self.broken_constraint(size) is None]
-        return [
-            *(
-                replace(size, candidates=chosen | {task: candidates[place] for task, place in own.items()})
-                for size in sizes
-                if size.counts.trainable_parameters < smallest
-                for own in [best_of_size.get(str(size.cut_to), {})]
-            ),
-            tuned,
-        ]
+        sizes = list[Configuration]()
+        for size in self.sizes_of(tuned):
+            if size.counts.trainable_parameters < smallest and self.broken_constraint(size) is None:
+                own = {task: candidates[place] for task, place in best_of_size.get(str(size.cut_to), {}).items()}
+                sizes.append(replace(size, candidates=chosen | own))
+        return [*sizes, tuned]

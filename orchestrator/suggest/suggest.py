@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,25 +85,19 @@ def suggest(
     machine = measure_machine(RunSpec.model_validate(timed | {"data": facts.settings.model_dump()}))
     bounds = Bounds(facts, layers, machine.batch)
     least = Suggestion(model, hours, bounds, machine)
-    limit, best, left_out = SHARE * 3600 * hours, None, list[tuple[str, float]]()
-    for added, design in bounds.stages():
-        larger = replace(least, design=design)
-        if left_out or larger.seconds > limit:
-            left_out.append((added, larger.seconds))
-            if best is None or len(left_out) == NAMED:
-                break
-        else:
-            best = larger
-    if best is None:
-        ((added, seconds),) = left_out
+    limit, stages = SHARE * 3600 * hours, [(added, replace(least, design=design)) for added, design in bounds.stages()]
+    fitting = [*takewhile(lambda stage: stage[1].seconds <= limit, stages)]
+    if not fitting:
+        added, smallest = stages[0]
         raise ValueError(
-            f"hours: {hours:g} are too few: {added} of {facts.train:,} rows take about {_duration(seconds)} on this machine "
-            f"({machine.speed.step:.2g} s a step); give {math.ceil(seconds / SHARE / 36) / 100:g} or more"
+            f"hours: {hours:g} are too few: {added} of {facts.train:,} rows take about {_duration(smallest.seconds)} on this "
+            f"machine ({machine.speed.step:.2g} s a step); give {math.ceil(smallest.seconds / SHARE / 36) / 100:g} or more"
         )
+    best, left_out = fitting[-1][1], tuple((added, sweep.seconds) for added, sweep in stages[len(fitting) :][:NAMED])
     longer = bounds.longer(best.design)
-    if fitting := bisect_right(longer, limit, key=lambda design: replace(least, design=design).seconds):
-        best = replace(least, design=longer[fitting - 1])
-    return replace(best, left_out=tuple(left_out))
+    if within := bisect_right(longer, limit, key=lambda design: replace(least, design=design).seconds):
+        best = replace(least, design=longer[within - 1])
+    return replace(best, left_out=left_out)
 
 
 MOST = 10**9
