@@ -115,11 +115,30 @@ def _trials_of_one(sweep: Sweep) -> int:
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     """Returns the plan of `sweep`. It has every configuration and trial if the algorithm knows them before the start (grid,
     random); otherwise it has none, and the space has been checked on a few points."""
-    planner = planner or Planner(sweep)
-    algorithm = sweep.search.row
-    if algorithm.adaptive:
-        return _open_plan(sweep, planner)
-    most = sweep.search.configurations if algorithm.samples else None
+    planner, errors = planner or Planner(sweep), list[str]()
+    plan = (_probed if sweep.search.row.adaptive else _enumerated)(sweep, planner, errors)
+    if errors:
+        raise SweepError(errors)
+    if not (plan.configurations or plan.probed):
+        reasons = "; ".join(f"{drop.configuration.label}: {drop.reason}" for drop in plan.dropped[:5])
+        raise SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])
+    needed, purpose = len(plan.jobs), "the plan needs"
+    if plan.adaptive:
+        needed, purpose = _trials_of_one(sweep), "one configuration alone needs"
+    elif sweep.tunes:
+        needed, purpose = sum(budget_of(sweep, plan.families)[1:]), "to tune and measure all takes"
+        errors += unequal_tuning(sweep, plan.families, plan.duplicates) if sweep.compare else []
+    if sweep.budget.trials is not None and needed > sweep.budget.trials:
+        where = sweep.where(("budget", "trials"))
+        errors.append(f"{where}: budget.trials: {purpose} {needed} trials; the budget is {sweep.budget.trials}")
+    if errors:
+        raise SweepError(errors)
+    return plan
+
+
+def _enumerated(sweep: Sweep, planner: Planner, errors: list[str]) -> Plan:
+    """Returns the plan of a space whose points are known, all of them or as many as are drawn."""
+    most = sweep.search.configurations if sweep.search.row.samples else None
     if most is None:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
         points = grid(sweep.blocks)
@@ -129,7 +148,6 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     families: dict[str, list[Configuration]] = {}
     dropped: dict[str, Dropped] = {}
     duplicates: list[str] = []
-    errors: list[str] = []
     for allowed, refused in _built(planner.allowed, points, errors):
         labels = []
         for drop in refused:
@@ -140,28 +158,11 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         duplicates += [] if most else labels
         if len(families) == most:
             break
-    if errors:
-        raise SweepError(errors)
-    if not families:
-        raise _nothing_allowed(sweep, list(dropped.values()))
-    seeds = _first_seeds(planner, [family[-1] for family in families.values()])
-    configurations, trials = list[Configuration](), list[PlannedTrial]()
-    labelled = iter(planner.labels.disambiguate([configuration for family in families.values() for configuration in family]))
-    for family in families.values():
-        named = [*islice(labelled, len(family))]
-        configurations += named
-        trials += planner.trials(named, seeds.get(named[-1].id))
-    plan = Plan(sweep, planner, list(dropped.values()), duplicates, configurations, trials)
-    needed, purpose = len(plan.jobs), "the plan needs"
-    if sweep.tunes:
-        needed, purpose = sum(budget_of(sweep, plan.families)[1:]), "to tune and measure all takes"
-    errors += unequal_tuning(sweep, plan.families, duplicates) if sweep.tunes and sweep.compare else []
-    if sweep.budget.trials is not None and needed > sweep.budget.trials:
-        where = sweep.where(("budget", "trials"))
-        errors.append(f"{where}: budget.trials: {purpose} {needed} trials; the budget is {sweep.budget.trials}")
-    if errors:
-        raise SweepError(errors)
-    return plan
+    configurations = planner.labels.disambiguate([configuration for family in families.values() for configuration in family])
+    seeds, trials = _first_seeds(planner, [family[-1] for family in families.values()]), list[PlannedTrial]()
+    for trained, family in itertools.groupby(configurations, key=lambda row: (row.source or row).id):
+        trials += planner.trials([*family], seeds.get(trained))
+    return Plan(sweep, planner, list(dropped.values()), duplicates, configurations, trials)
 
 
 def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str, tuple[int, ...]]:
@@ -174,29 +175,17 @@ def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str
     return seeds
 
 
-def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
-    """Returns an empty plan, for an algorithm that chooses later. Every value of the space is built once; one point must be
-    allowed."""
+def _probed(sweep: Sweep, planner: Planner, errors: list[str]) -> Plan:
+    """Returns an empty plan, for an algorithm that chooses later. Every value of the space is built once."""
     _refuse_too_many(sweep, sweep.search.configurations or 0)
     probed: dict[str, Configuration] = {}
     dropped: dict[str, Dropped] = {}
-    errors: list[str] = []
     points = itertools.chain(covering(sweep.blocks), islice(sample(sweep.blocks, sweep.search.seed), PROBES))
     for configuration in _built(planner.configuration, points, errors):
         if reason := planner.broken_constraint(configuration):
             dropped[configuration.id] = Dropped(configuration, reason)
         else:
             probed[configuration.id] = configuration
-    if errors:
-        raise SweepError(errors)
-    if not probed:
-        raise _nothing_allowed(sweep, list(dropped.values()))
-    each = _trials_of_one(sweep)
-    if sweep.budget.trials is not None and sweep.budget.trials < each:
-        where = sweep.where(("budget", "trials"))
-        raise SweepError(
-            [f"{where}: budget.trials: one configuration alone needs {each} trials; the budget is {sweep.budget.trials}"]
-        )
     return Plan(sweep, planner, list(dropped.values()), probed=list(probed.values()))
 
 
@@ -216,8 +205,3 @@ def _refuse_too_many(sweep: Sweep, size: int) -> None:
             [f"{sweep.where(('space',))}: space: {size:,} combinations make {trials:,} trials; at most {MAX_TRIALS:,} are "
              "planned. Give fewer values, or draw some: search: {algorithm: random, configurations: 64}"]
         )  # fmt: skip
-
-
-def _nothing_allowed(sweep: Sweep, dropped: Sequence[Dropped]) -> SweepError:
-    reasons = "; ".join(f"{drop.configuration.label}: {drop.reason}" for drop in dropped[:5])
-    return SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])
