@@ -87,8 +87,7 @@ class Mirror:
         self.store, self.offset, self.stuck = None, 0, 0
         self._log = LogFollower(self._folder.record)
         self._desired = DesiredRuns(self._folder.path, self._uri)
-        self._dirty: dict[Place, None] = {}
-        self._failures: dict[Place, int] = {}
+        self._dirty: dict[Place, int | None] = {}  # how often it failed in vain; None before it has failed
         self._aside: set[tuple[Any, ...]] = set()
         self._described: tuple[SessionStarted | None, State | None] = None, None
         self._next_look = self._next_log = 0.0
@@ -143,7 +142,8 @@ class Mirror:
     def _find_dirty(self, store: SweepStore) -> None:
         """Notes what is to be made equal, and asks the store now and then whether it still has the sweep."""
         state = self._log.state
-        self._dirty |= self._desired.update(state, self._log.end)
+        for place in self._desired.update(state, self._log.end):
+            self._dirty.setdefault(place, None)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_EVERY_S
             if self.sweep_run is not None:
@@ -153,14 +153,14 @@ class Mirror:
             self._aside.clear()
         if started is not state.started or end is not self._log.end:
             self._described = state.started, self._log.end
-            self._dirty[VIEWS] = None
+            self._dirty.setdefault(VIEWS, None)
         if self._pieces.end != self._log.offset and (state.ended is not None or time.monotonic() >= self._next_log):
-            self._dirty[LOG] = None
+            self._dirty.setdefault(LOG, None)
 
     def _try(self, place: Place, store: SweepStore, send: Callable[[], list[Failed]]) -> None:
         """Makes something equal, sets aside what the store does not take, or leaves it to the next step; raises the store's
         error if it is away, or has lost the run."""
-        done, tries = store.done, self._failures.get(place)
+        done, tries = store.done, self._dirty[place]
         give_up = tries is not None and tries >= TRIES
         try:
             if tries is not None and place[0] in KINDS:  # the store may have done a request whose answer was lost
@@ -168,7 +168,7 @@ class Mirror:
             failed = send()
         except Exception as error:  # stores, their drivers and the network have errors of their own
             run, failed = store.runs.get(place) or self.sweep_run, [((place,), error)]
-            self._failures.setdefault(place, 0)  # of a store that is away, too: it may have done a part
+            self._dirty[place] = tries or 0  # of a store that is away, too: it may have done a part
             if is_refusal(error) or is_missing(error):
                 if run is None and is_missing(error):
                     raise
@@ -182,14 +182,13 @@ class Mirror:
             if item not in remaining:
                 self._set_aside(item, cause)
         if remaining:
-            self._failures[place] = 0 if tries is None or store.done > done else tries + 1
+            self._dirty[place] = 0 if tries is None or store.done > done else tries + 1
             return
         if place == LOG:
             self._pieces.end = self._log.offset
         elif place[0] == names.TRIAL_KIND:
             self._log.rows.pop(place[1], None)
         del self._dirty[place]
-        self._failures.pop(place, None)
 
     def _make_equal(self, desired: DesiredRun, store: SweepStore) -> list[Failed]:
         """Sends what the store lacks of a run; returns what it has not taken."""
@@ -201,7 +200,7 @@ class Mirror:
             began = self._log.began.get(place[1], desired.ended)
             run = store.create(place, desired.name, began, self._log.state.started.origin)
         rows = self._log.rows.get(place[1], []) if place[0] == names.TRIAL_KIND else []
-        if self._lost or place in self._failures:  # the store may have a later point without an earlier one
+        if self._lost or self._dirty[place] is not None:  # the store may have a later point without an earlier one
             store.read_points(run, rows)
         items = differences(desired, rows, run, above.id if above else None)
         failed = store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside])
