@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from craft.scoring.predictions import Prediction, read_predictions
 from dashboards.frames import Frames, TrialRow
-from orchestrator.record.log import LiveState
-from orchestrator.record.state import State
+from orchestrator.record.log import read_events
+from orchestrator.record.state import State, fold
 from orchestrator.review.past_sweep import no_such_sweep
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import public_address, redact
@@ -56,7 +56,6 @@ class Feed:
         self.frames = Frames(name, State(), run.info.experiment_id)
         self.revision, self.look_cost, self.trouble = 0, 0.0, ""
         self._looked, self._lock = float("-inf"), threading.RLock()
-        self._live: LiveState | None = None
 
     def wait_s(self, every_s: float) -> float:
         """Returns the seconds between two looks for changes, as things are."""
@@ -79,11 +78,10 @@ class Feed:
         """Looks for changes now, and returns whether there were any."""
         with self._lock:
             began, path = time.monotonic(), self.store.reader.log(self.run)
-            self._live = self._live or LiveState(path)
-            changed = self._live.read() or not self.revision
-            if changed:
-                self.frames = self.frames.after(self._live.state, path)
-                self.revision = self._live.offset
+            new = [*read_events(path, self.revision)]
+            if changed := bool(new) or not self.revision:
+                self.frames = self.frames.after(fold((event for event, _ in new), self.frames.state), path)
+                self.revision = new[-1][1] if new else 0
             self.look_cost, self.trouble = time.monotonic() - began, ""
             return changed
 

@@ -243,21 +243,6 @@ def _repair(file: int) -> int:
     return end
 
 
-class LiveState:
-    """The state of a log that grows: each `read` replays what is new."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.state, self.offset = State(), 0
-
-    def read(self) -> bool:
-        """Replays the events that are new; returns whether there were any."""
-        new = [*read_events(self._path, self.offset)]
-        if new:
-            self.state, self.offset = fold((event for event, _ in new), self.state), new[-1][1]
-        return bool(new)
-
-
 def read_points(path: Path, keys: Collection[str]) -> dict[str, dict[str, dict[int, float]]]:
     """Returns what trials reported: by key, metric and step."""
     points: dict[str, dict[str, dict[int, float]]] = {}
