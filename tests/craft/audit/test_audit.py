@@ -199,7 +199,8 @@ def own_adapter(base: str, folder: Path, name: str = "lora") -> RunSpec:
     return spec
 
 
-@pytest.mark.parametrize("name", ["lora", pytest.param("pissa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lora", "pissa"])
 def test_an_adapter_of_a_sweep_is_scored_on_the_rows_that_the_sweep_reports(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """The same rows from a file give the same score; rows of its training among them are a doubt."""
     spec = own_adapter(tiny_bert, tmp_path / "own", name)

@@ -115,6 +115,7 @@ def test_inference_mode_gives_ordinary_tensors(tmp_path):
     (torch.ones(4, requires_grad=True) @ factors.core[0]).sum().backward()
 
 
+@pytest.mark.slow
 def test_sixteen_processes_at_a_cold_store_decompose_once(tmp_path):
     processes, answers = _begin(16, tmp_path, 6, 96, 40)
     results = [answers.get(timeout=120) for _ in processes]

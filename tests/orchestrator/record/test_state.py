@@ -67,6 +67,7 @@ HISTORIES = st.lists(st.one_of(*map(drawn, EVENTS.values())), max_size=25)
 LAWS = settings(deadline=None, max_examples=50, derandomize=True)
 
 
+@pytest.mark.slow
 @LAWS
 @given(HISTORIES)
 def test_no_event_takes_back_what_another_one_has_settled(history: list[Event]) -> None:

@@ -38,8 +38,8 @@ def contents_of(record: PastSweep, folder: Path) -> list[bytes]:
     return [screen.getvalue().encode(), report.to_json().encode(), *tables]
 
 
-@pytest.mark.patient  # a sweep is written to MLflow and read from there in three ways
-@pytest.mark.parametrize("served", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a file", "a server"])
+@pytest.mark.slow
+@pytest.mark.parametrize("served", [False, True], ids=["a file", "a server"])
 def test_by_folder_by_name_and_without_the_folder(served: bool, uri: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         if served:
