@@ -44,7 +44,7 @@ def call_of(folder: Path, address: str | None = None) -> Options:
     return Options(str(folder / "sweep.yaml"), tracking_uri=f"sqlite:///{folder / 'mlflow.db'}", address=address)
 
 
-@pytest.mark.patient  # Ray starts
+@pytest.mark.slow
 def test_a_machine_that_has_all_is_well_and_stays_as_it_was(tmp_path: Path) -> None:
     findings = [*diagnose(plan_of(tmp_path), call_of(tmp_path))]
     assert {finding.level for finding in findings} == {"good"}, findings

@@ -126,6 +126,7 @@ def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machin
             assert needed in services
 
 
+@pytest.mark.slow
 def test_mlflows_server_takes_the_flags_of_the_compose_file() -> None:
     from click.testing import CliRunner
     from mlflow.cli import cli

@@ -75,8 +75,9 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.review.prospect.probe_plan", lambda plan: machine.speed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case == "answers" else pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_the_file_says_what_the_rows_are_and_passes_the_plan(
     case: str, write: Callable[..., str], tiny_bert: str, request: pytest.FixtureRequest, cli: Cli
 ) -> None:
