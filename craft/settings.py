@@ -279,9 +279,7 @@ class GenerationSettings(Settings):
         "generate",
         description="Read the written answer, or take the likeliest option (`cloze`).",
     )
-    tests: tuple[CommonsenseTest, ...] = Field(
-        get_args(CommonsenseTest), min_length=1, description="Tests that the score averages."
-    )
+    tests: tuple[CommonsenseTest, ...] = Field(get_args(CommonsenseTest), min_length=1, description="Tests that are scored.")
     date: Day = Field(
         Day(2024, 7, 26),
         description="Day that a chat template writes.",
