@@ -259,8 +259,8 @@ def _largest_batches(plan: Plan, card: Card) -> tuple[int, int, int, str] | None
     runs = [run_of(plan, most, task) for task in plan.sweep.task_names]
     run = max(runs, key=estimated_memory)
     step, need = run.training.batch_size * run.training.gradient_accumulation, most.estimated_memory_bytes or 0
-    whole = {"batch_size": step, "gradient_accumulation": 1}
-    fits = [fit_batches(run, available, **whole, gradient_checkpointing=checkpointing) for checkpointing in (False, True)]
+    undivided = {"batch_size": step, "gradient_accumulation": 1}
+    fits = [fit_batches(run, available, **undivided, gradient_checkpointing=checkpointing) for checkpointing in (False, True)]
     plain, checkpointed = (training.batch_size if training else 0 for training in fits)
     line = f"memory: {format_bytes(need)} of {format_bytes(card.memory)} for {most.label}, which needs most; the largest "
     line += f"micro-batch of its {step} examples a step is {plain} without gradient checkpointing, {checkpointed} with it"

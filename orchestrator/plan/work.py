@@ -85,7 +85,7 @@ def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSe
 def absent_lines(rows: Iterable[Rows], sweep: Sweep) -> list[str]:
     """Returns sentences on data that are not on this machine: what the plan takes instead, and how to get them."""
     absent: dict[str, list[str]] = {}
-    for task in (one.task for one in rows if not one.here):
+    for task in (of_task.task for of_task in rows if not of_task.here):
         if task.published is not None:
             absent.setdefault(task.published(sweep.data).source, []).append(task.name)
     return [
@@ -100,7 +100,7 @@ def split_examples(sweep: Sweep, rows: Mapping[str, Rows]) -> dict[str, tuple[in
     if some data would have to be downloaded first."""
     most = {name: sweep.training_for(name, {}).eval_examples for name in rows}
     every = {name: (one.train, sum(min(size, most[name] or size) for size in one.reported)) for name, one in rows.items()}
-    return every if all(one.here for one in rows.values()) else {}
+    return every if all(of_task.here for of_task in rows.values()) else {}
 
 
 def scored_line(sweep: Sweep, examples: Mapping[str, tuple[int, int]]) -> str:
