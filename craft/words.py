@@ -82,6 +82,12 @@ def format_duration(seconds: float) -> str:
     return f"{rounded} s"
 
 
+def format_forecast(seconds: float) -> str:
+    """Writes a duration that is foreseen, as exactly as it may be known: `4 s`, `45 s`, `3 min`, `2 h 05 min`."""
+    step = 1 if seconds < 10 else 5 if seconds < 90 else 60
+    return format_duration(step * max(1, round(seconds / step))).removesuffix(" 00 s")
+
+
 def printable(text: object) -> str:
     """Writes text on one line: line ends and whatever else is not seen become escapes."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))

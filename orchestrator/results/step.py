@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from craft.methods import METHODS
-from craft.words import format_duration, plural
+from craft.words import format_forecast, plural
 from orchestrator.plan.configuration import text
 from orchestrator.plan.plan import MOST_SEEDS
 from orchestrator.plan.planner import Planner
@@ -220,12 +220,8 @@ def pace_of(state: State) -> float:
 
 
 def describe_price(seconds: float) -> str:
-    """Returns a time for people, ` (about 5 min)`, in whole minutes from 90 seconds on; empty if it is not known."""
-    if not math.isfinite(seconds) or seconds <= 0:
-        return ""
-    if seconds < 90:
-        return f" (about {max(1, round(seconds))} s)"
-    return f" (about {format_duration(60 * round(seconds / 60)).removesuffix(' 00 s')})"
+    """Returns a time for people, ` (about 5 min)`; empty if it is not known."""
+    return f" (about {format_forecast(seconds)})" if math.isfinite(seconds) and seconds > 0 else ""
 
 
 def describe_seeds(step: Step, complete: Sequence[Summary]) -> str:

@@ -26,7 +26,7 @@ from craft.results import Unavailable
 from craft.tasks import custom
 from craft.tasks.splits import Splits, load_splits, take_sample
 from craft.tasks.task import Task
-from craft.words import format_duration, plural
+from craft.words import format_forecast, plural
 from orchestrator.plan.configuration import Configuration, flatten, text
 from orchestrator.plan.gpu_costs import Card, GpuCost, gpu_cost
 from orchestrator.plan.plan import Plan
@@ -94,10 +94,9 @@ def forecast(plan: Plan, share: float, past: Iterable[State]) -> tuple[float | N
             missing = f"not known before a trial of this model and batch is recorded in {storage}"
             return None, f"how long: {missing}; a running sweep shows it, and plan --gpu NAME or --tflops N estimates it"
         seconds, source = seconds_of(work, speed, at_once), "a few steps that were timed here"
-    minutes = format_duration(60 * max(1, round(share * seconds / 60)))
     bound = "if each configuration is as long as the longest, " if plan.adaptive else ""
     mac = " on the CPU" if sys.platform == "darwin" else ""  # its GPU is not used
-    return share * seconds, f"{bound}about {minutes.removesuffix(' 00 s')} with {at_once} at once{mac}, by {source}"
+    return share * seconds, f"{bound}about {format_forecast(share * seconds)} with {at_once} at once{mac}, by {source}"
 
 
 def seconds_of(work: Work, speed: Speed, at_once: int) -> float:

@@ -30,7 +30,7 @@ from craft.methods.method import starting_rate
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.words import format_bytes, format_duration, list_some, plural, printable
+from craft.words import format_bytes, format_forecast, list_some, plural, printable
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.work import Work, count_work
@@ -90,8 +90,8 @@ def suggest(
     if not fitting:
         added, smallest = stages[0]
         raise ValueError(
-            f"hours: {hours:g} are too few: {added} of {facts.train:,} rows take about {_duration(smallest.seconds)} on this "
-            f"machine ({machine.speed.step:.2g} s a step); give {math.ceil(smallest.seconds / SHARE / 36) / 100:g} or more"
+            f"hours: {hours:g} are too few: {added} of {facts.train:,} rows take about {format_forecast(smallest.seconds)} on "
+            f"this machine ({machine.speed.step:.2g} s a step); give {math.ceil(smallest.seconds / SHARE / 36) / 100:g} or more"
         )
     best, left_out = fitting[-1][1], tuple((added, sweep.seconds) for added, sweep in stages[len(fitting) :][:NAMED])
     longer = bounds.longer(best.design)
@@ -271,11 +271,11 @@ class Suggestion:
 
         def price(work: Work, unit: str = "") -> str:
             count = f"{work.trainings:.0f} {plural(round(work.trainings), 'training')}{unit}"
-            return f": {count}, {_duration(seconds_of(work, self.machine.speed, at_once))}"
+            return f": {count}, {format_forecast(seconds_of(work, self.machine.speed, at_once))}"
 
         return self._render(
             seconds=self.seconds,
-            left_out="; ".join(f"{added} ({_duration(seconds / SHARE)})" for added, seconds in self.left_out),
+            left_out="; ".join(f"{added} ({format_forecast(seconds / SHARE)})" for added, seconds in self.left_out),
             seed_cost=price(every * (each / every.trainings), " a seed"),
             tuning_cost=price(every * (tuning / every.trainings)),
             power=next(power_lines(self.plan, examples, []), ""),
@@ -309,12 +309,6 @@ def _beside(text: str, comment: str) -> str:
     return f"{' ' * (len(text) - len(text.lstrip()))}# {comment}\n{text}"
 
 
-def _duration(seconds: float) -> str:
-    """Writes a forecast: no more than two digits are sure."""
-    step = 5 if seconds < 120 else 60
-    return format_duration(step * max(1, round(seconds / step))).removesuffix(" 00 s")
-
-
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=False,
@@ -323,8 +317,8 @@ _ENVIRONMENT = jinja2.Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.filters |= {
-    "beside": _beside, "flow": flow, "duration": _duration, "bytes": format_bytes, "count": "{:,}".format, "line": printable,
-    "values": _values, "list_some": list_some,
+    "beside": _beside, "flow": flow, "forecast": format_forecast, "bytes": format_bytes, "count": "{:,}".format,
+    "line": printable, "values": _values, "list_some": list_some,
 }  # fmt: skip
 _TEMPLATE = _ENVIRONMENT.get_template("suggested.yaml.jinja")
 
