@@ -1,4 +1,5 @@
-"""Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, beside DoRA, VeRA, full fine-tuning and the weight form.
+"""Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, beside DoRA, VeRA, full fine-tuning and the weight form; and
+of CRAFT and LoRA in the upper half of the layers.
 
     python -m tests.benchmarks.step_time [--models minilm roberta-base llama llama3-8b-2layers] [--quick] [--threads 1]
     python -m tests.benchmarks.step_time --device cuda [--models llama3-8b]
@@ -42,6 +43,15 @@ def lora(model: nn.Module, rank: int, projections: Sequence[str], *, same_dtype:
 
 def vera(model: nn.Module, projections: Sequence[str]) -> nn.Module:
     return get_peft_model(model, VeraConfig(r=256, target_modules=target_modules(model, projections)))
+
+
+def in_upper_half(model: nn.Module, shape: Shape) -> tuple[nn.Module, nn.Module]:
+    """CRAFT r=128 and LoRA r=8 on q and v of the upper half of the layers."""
+    half = shape.config.num_hidden_layers // 2
+    lower = target_modules(model, QV, layers=range(half))
+    ours = CraftConfig(ranks=("all", 128, 128), projections=QV, exclude_modules=lower, init_seed=0)
+    theirs = LoraConfig(r=8, lora_alpha=8, target_modules=target_modules(model, QV, layers=half))
+    return get_peft_model(shared_copy(model), ours), get_peft_model(shared_copy(model), theirs, autocast_adapter_dtype=False)
 
 
 def weight_form(model: nn.Module, rank: int, projections: Sequence[str]) -> nn.Module:
@@ -109,6 +119,7 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
             models["VeRA r=256 qv"] = vera(shared_copy(base), QV)
         models["LoRA r=8 qkvo"] = lora(shared_copy(base), 8, QKVO)
         models["CRAFT qkvo r=128"] = craft(shared_copy(base), 128, QKVO)
+        models["CRAFT qv r=128, upper half"], models["LoRA r=8 qv, upper half"] = in_upper_half(base, shape)
     if dtype == torch.float32:
         models = {name: model for name, model in models.items() if "float32 adapters" not in name}
     steps = {name: step(model, shape, device) for name, model in models.items()}
