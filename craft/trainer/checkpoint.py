@@ -91,12 +91,12 @@ def read_state(folder: Path, spec: RunSpec) -> dict[str, Any]:
         owner = RunSpec.model_validate(state["spec"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {STATE_FILE}") from error
-    if _identity(owner) != _identity(spec):
+    if identity(owner) != identity(spec):
         raise RunFailed(f"checkpoint {folder} belongs to another run (key {owner.key}, not {spec.key})")
     return state
 
 
-def _identity(spec: RunSpec) -> dict[str, Any]:
+def identity(spec: RunSpec) -> dict[str, Any]:
     """Returns what must be equal in a resumed run: its effective batch, but not how that is cut into micro-batches."""
     training = spec.training.model_dump()
     effective_batch = training.pop("batch_size") * training.pop("gradient_accumulation")

@@ -103,9 +103,14 @@ def _only_job(plan: Plan, warm_start: Path | None) -> Job:
 
 
 def _check_folder(folder: Path, job: Job) -> None:
+    from craft.spec import RunSpec
+    from craft.trainer.checkpoint import identity
+
     record = folder / "adapter" / "run.json"
-    if record.is_file() and json.loads(record.read_text(encoding="utf-8"))["spec"] != job.training.run.model_dump(mode="json"):
-        raise SweepError([f"--to {folder}: it has another run's adapter; give another folder"])
+    if record.is_file():
+        trained = RunSpec.model_validate(json.loads(record.read_text(encoding="utf-8"))["spec"])
+        if identity(trained) != identity(job.training.run):
+            raise SweepError([f"--to {folder}: it has another run's adapter; give another folder"])
     existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise SweepError([f"--to {folder}: {existing} cannot be written"])

@@ -254,7 +254,8 @@ def test_the_key_holds_whose_adapter_it_is_and_not_where_it_lies(tiny_spec: Make
 @pytest.mark.slow
 def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     source = tiny_spec(training=SHORT, **word_pairs(tmp_path, "classification"))
-    adapter = train_run(source, tmp_path / "source").adapter
+    smaller = source.model_copy(update={"training": source.training.in_smaller_batches()})  # as after memory ran out
+    adapter = train_run(smaller, tmp_path / "source").adapter
     settings = SHORT | {"evaluate_every": 0.4, "weight_decay": 10.0}
     spec = tiny_spec(training=settings, warm_start={"run": source.key, "adapter": str(adapter)})
     whole = train_run(spec, tmp_path / "whole")
@@ -286,5 +287,4 @@ def test_what_cannot_be_started_from_is_refused_with_its_reason(tiny_spec: MakeS
 
     assert "no folder is given" in refused(start={"adapter": None})
     assert "has no run.json" in refused(start={"adapter": str(tmp_path)})
-    assert f"of run {source.key}, not of 0123456789abcdef" in refused(start={"run": "0123456789abcdef"})
     assert "another parameters" in refused(parameters={"rank": 4}).replace("has ", "")
