@@ -184,6 +184,11 @@ def count_seen(task: Task, splits: Iterable[Dataset], taught: Collection[tuple[s
     return sum(texts in taught for split in splits for texts in read_texts(task, split))
 
 
+def fingerprint(task: Task, data: DataSettings) -> str:
+    """Returns the digest of the rows that a task's files hold now."""
+    return _load(task, data).fingerprint
+
+
 def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
     """Returns the result of `compute` for `key`, from this process's memory if it is among the last few of its first word."""
     results = _computed.setdefault(str(key[0]), OrderedDict())

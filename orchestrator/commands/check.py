@@ -102,7 +102,7 @@ def diagnose(plan: Plan, options: Options, machines: int | None = None) -> Itera
         check_writable(storage)
         yield _disk(plan, storage)
         subject = "model and data"
-        shared = Shared(prepare(plan.trials or plan.examples, elsewhere=address is not None), address is not None)
+        shared = Shared(prepare(plan.trials or plan.examples, elsewhere=address is not None))
         yield Finding("good", subject, "are here" if address is None else "can be read by the driver")
         subject = "cluster"
         yield from _on_cluster(plan, storage, shared, address, machines)
@@ -176,7 +176,7 @@ def check_machine(storage: str, token: str, runs: Sequence[dict[str, Any]], fing
     if filesystem.get_file_info(posixpath.join(root, token)).type != fs.FileType.File:
         raise OSError(f"{storage} is not the folder that the driver writes to: a file it has just put there is missing")
     for run in runs:
-        with Shared(fingerprints, elsewhere=True).there(RunSpec.model_validate(run)):
+        with Shared(fingerprints).checked(RunSpec.model_validate(run)):
             pass
 
 
@@ -191,7 +191,7 @@ def _together(plan: Plan, shared: Shared) -> Iterator[Finding]:
         rows = {"train_examples": batch, "eval_examples": STEP_ROWS, "search_examples": STEP_ROWS}
         short = training.model_copy(update={"max_steps": 1, "evaluate_every": "end"} | rows)
         run = trial.run.model_copy(update={"training": short, "warm_start": None})
-        reason = try_steps(Job(replace(trial, run=run)), shared.there, STEP_SECONDS)
+        reason = try_steps(Job(replace(trial, run=run)), shared.checked, STEP_SECONDS)
         how = f"took a step of {trial.label} together" if reason is None else f"{trial.label}: {reason}"
         yield Finding("good" if reason is None else "bad", f"{trial.resources.count} processes", how)
 

@@ -251,7 +251,7 @@ def _prepare(driver: Driver, console: Console) -> Shared | None:
     with _doing(console, "preparing model and data"):
         digests = prepare(every if moved else remaining, elsewhere=elsewhere or not remaining)
     check_data(plan.sweep, entries, digests)
-    return Shared(recorded_digests(plan.sweep, entries) | digests, elsewhere) if remaining else None
+    return Shared(recorded_digests(plan.sweep, entries) | digests) if remaining else None
 
 
 def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> list[Path]:

@@ -122,7 +122,7 @@ class Attempts:
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:
         driver = self._driver
         scratch = None if driver.options.address else str(driver.folder.scratch)
-        shared = self._shared.there if self._shared else None
+        shared = self._shared.checked if self._shared else None
         settings = WorkerSettings(storage=driver.storage, scratch=scratch, threads=1, train=self._train, shared=shared)
         at_once, pending = (1, 1) if only else self._limits(slots)
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(pending)

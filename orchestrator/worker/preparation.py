@@ -12,7 +12,6 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
 
 from craft.methods import METHODS
 from craft.methods.method import refuse_elsewhere
@@ -24,28 +23,25 @@ from orchestrator.plan.trial import PlannedTrial
 
 @dataclass(frozen=True)
 class Shared:
-    """What workers know of the preparation.
-
-    Attributes:
-        elsewhere: whether trials run on other machines, whose data may be different.
-    """
+    """What workers know of the preparation: the fingerprints of data and model."""
 
     fingerprints: Mapping[str, str]
-    elsewhere: bool
 
     @contextmanager
-    def there(self, run: RunSpec) -> Iterator[None]:
-        """Keeps the code inside from asking the hub for a model that is on this machine's disk."""
+    def checked(self, run: RunSpec) -> Iterator[None]:
+        """Refuses data or a model that the sweep does not have; keeps the code inside from asking the hub for a model that is
+        on this machine's disk."""
         from craft.models.files import model_digest, offline, resolve_model, weights_on_disk
+        from craft.tasks.splits import fingerprint
 
-        here = {run.model: model_digest(run.model, run.revision)}
-        if self.elsewhere:
-            data = RunSpec(model="", task=run.task, method="head", data=run.data, protocol=run.protocol).model_dump_json()
-            here[run.task] = _fingerprint_here(data)
+        here = {
+            run.model: model_digest(run.model, run.revision),
+            run.task: fingerprint(find_task(run.task, run.data), run.data),
+        }
         for name, digest in here.items():
             if digest is not None and self.fingerprints.get(name, digest) != digest:
                 raise Unavailable(
-                    f"{socket.gethostname()} has other data of {name} than the sweep ({digest[:12]} here, "
+                    f"{socket.gethostname()} has other files of {name} than the sweep ({digest[:12]} here, "
                     f"{self.fingerprints[name][:12]} there): put the same files on all machines, and leave them as they are"
                 )
         with offline() if weights_on_disk(resolve_model(run.model, run.revision), run.revision) else nullcontext():
@@ -56,12 +52,6 @@ def _fingerprint(run: RunSpec) -> str:
     from craft.tasks.splits import load_splits
 
     return load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint
-
-
-@cache
-def _fingerprint_here(run: str) -> str:
-    """Returns the fingerprint of a run's data; a worker reads the same data once for all its trials."""
-    return _fingerprint(RunSpec.model_validate_json(run))
 
 
 def prepare(trials: Sequence[PlannedTrial], *, elsewhere: bool = False) -> dict[str, str]:

@@ -38,8 +38,8 @@ class LocalEngine:
         self._driver, self._leaving = driver, set[str]()
         self._attempt = max(attempts(driver.storage), default=0) + 1
         self._numbers: Counter[str] = Counter()
-        there = shared.there if shared is not None else None
-        self._settings = WorkerSettings(driver.storage, str(driver.folder.scratch), 1, train=train, shared=there)
+        checked = shared.checked if shared is not None else None
+        self._settings = WorkerSettings(driver.storage, str(driver.folder.scratch), 1, train=train, shared=checked)
 
     def run(self) -> None:
         """Runs jobs until nothing remains or the session is to end."""
