@@ -98,8 +98,8 @@ class RunResult:
     """A finished run: `metrics` hold `score` and its companions on the reported split; `adapter` is a folder that PEFT loads.
 
     `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. `cuts` are
-    the smaller adapters that were cut from it, in the order in which they were asked for; their `seconds` are those of cutting,
-    training on and scoring. `phases` say what the time of the last process went into (`craft.trainer.meter`).
+    the smaller adapters that were cut from it, in the order in which they were asked for, or why one failed; their `seconds`
+    are those of cutting, training on and scoring. `phases` say what the last process spent its time on (`craft.trainer.meter`).
     """
 
     metrics: dict[str, float]
@@ -110,7 +110,7 @@ class RunResult:
     seconds: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    cuts: list[RunResult] = field(default_factory=list)
+    cuts: list[RunResult | RunFailed] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
 
 

@@ -85,7 +85,7 @@ def cut(folder: Path, size: str, recovery: float = 0.0, spec: RunSpec | None = N
     """
     record = read_record(folder)
     trained = RunSpec.model_validate(record["spec"])
-    spec = spec.model_copy(update={"training": trained.training}) if spec else trained  # it may have needed smaller batches
+    spec = spec or trained
     if spec.cut_from is not None:
         raise ValueError(
             f"{folder} holds an adapter that was cut from run {spec.cut_from.run}; cut the one that was trained, or its "

@@ -29,6 +29,7 @@ from craft.results import (
     PREDICTIONS_FOLDER,
     TEXT_DIGEST,
     Leave,
+    OutOfMemory,
     Progress,
     RunFailed,
     RunPrevented,
@@ -143,6 +144,11 @@ class Run:
                 metrics = current().ask_first(lambda: scores)
         except Leave:
             self._leave()
+            raise
+        except OutOfMemory:
+            if current().count == 1:  # the others wait in the evaluation
+                self.evaluation_due = True  # in smaller batches, with the steps until here
+                self._write_checkpoint()
             raise
         self.evaluation_due = False
         if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
@@ -269,7 +275,7 @@ def finish(run: Run) -> RunResult:
         adapter = save_adapter(run.model, run.directory / "adapter", record)
     seconds = run.seconds_before + time.perf_counter()
     with run.meter.phase("cut"):
-        smaller = [_cut(run, size) for size in run.cuts]
+        smaller = [_try_to_cut(run, size) for size in run.cuts]
     return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, smaller, run.meter.phases)
 
 
@@ -286,6 +292,18 @@ def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
 
     run.checkpoint = write_folder(run.directory / last.name, fill)
     run.report(run.best.metrics | scores)
+
+
+def _try_to_cut(run: Run, size: int) -> RunResult | RunFailed:
+    """Returns the result of a cut, or why it failed: that says nothing against the adapter and its other sizes."""
+    try:
+        return _cut(run, size)
+    except RunPrevented:
+        raise
+    except RunFailed as error:
+        if current().count > 1:
+            raise
+        return error
 
 
 def _cut(run: Run, size: int) -> RunResult:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from craft.results import Leave, Progress, RunResult, is_out_of_memory
+from craft.results import Leave, Progress, RunFailed, RunResult, is_out_of_memory
 from craft.settings import TrainingSettings
 from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import find_newest_checkpoint
@@ -120,10 +120,13 @@ def _finished(job: Job, result: RunResult, notes: list[str]) -> list[Outcome]:
         facts={**result.facts, "best_step": result.best_step, "phases": result.phases},
     )
     cuts = zip(job.cuts, result.cuts, strict=True)
-    return [
-        Outcome(training, result.adapter),
-        *(Outcome(result_of_cut(cut.key, size, notes), size.adapter) for cut, size in cuts),
-    ]
+    return [Outcome(training, result.adapter), *(_outcome_of(cut, size, notes) for cut, size in cuts)]
+
+
+def _outcome_of(cut: PlannedTrial, size: RunResult | RunFailed, notes: list[str]) -> Outcome:
+    if isinstance(size, RunFailed):
+        return Outcome(TrialResult(cut.key, "failed", error=reason(size), notes=notes))
+    return Outcome(result_of_cut(cut.key, size, notes), size.adapter)
 
 
 def note_smaller_batches(tried: Sequence[TrainingSettings]) -> list[str]:

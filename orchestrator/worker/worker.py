@@ -199,9 +199,11 @@ def _cut_stored(
 
     Memory that runs out is answered by smaller batches, as in `run_job`; a fault of the machine is raised.
     """
+    from craft.trainer.adapter_folder import read_record
     from craft.trainer.cuts import cut_and_score
 
-    outcomes, failed, tried = list[Outcome](), list[TrialResult](), [run.training]
+    trained = RunSpec.model_validate(read_record(checkpoint / ADAPTER_FOLDER)["spec"])  # it may have needed smaller batches
+    outcomes, failed, tried = list[Outcome](), list[TrialResult](), [trained.training]
     for trial in missing:
         place, to = scratch / "run" / trial.key, f"{BUDGET}{size_of(trial)}"
 
@@ -240,7 +242,8 @@ def _final_checkpoint(scratch: Path, outcomes: Sequence[Outcome], evaluations: l
     def fill(folder: Path) -> None:
         _keep(training, folder)
         for cut in cuts:
-            _keep(cut, folder / CUTS_FOLDER / cut.result.key)
+            if cut.adapter is not None:
+                _keep(cut, folder / CUTS_FOLDER / cut.result.key)
         (folder / EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
 
     return write_folder(scratch / "final", fill)

@@ -18,8 +18,9 @@ from torch import nn
 from craft.models import Base
 from craft.models.loading import load_model
 from craft.models.projections import find_projections
-from craft.results import RunResult
+from craft.results import RunFailed, RunResult
 from craft.spec import RECOVERY, RunSpec
+from craft.trainer import cuts
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cuts import cut_and_score, read_size
@@ -186,6 +187,20 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_f
         predictions = cut.adapter.parent / "predictions.safetensors"
         assert predictions.read_bytes() == (to.parent / predictions.name).read_bytes()
     assert result.metrics == train_run(spec, tmp_path / "alone").metrics, "cutting changes nothing of the run itself"
+
+
+def test_a_size_that_diverges_fails_alone(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, result = trained("lora")
+    recover = cuts.recover
+
+    def diverge(model: Any, run: RunSpec, *rest: Any) -> None:
+        if run.key == spec.cut_to(f"parameters:{SIZES['lora'][0]}", RECOVERY).key:
+            raise RunFailed("training diverged")
+        recover(model, run, *rest)
+
+    monkeypatch.setattr(cuts, "recover", diverge)
+    failed, cut = train_run(spec, tmp_path, cuts=SIZES["lora"]).cuts
+    assert (str(failed), cut.metrics) == ("training diverged", result.cuts[1].metrics)
 
 
 @pytest.mark.parametrize("method", ["craft", "lora"])

@@ -167,9 +167,16 @@ def test_memory_that_runs_out_has_its_own_name(
     place = "craft.scoring.scorer.HeadScorer.search" if scoring else "craft.trainer.loop.Loop._sum_losses"
     monkeypatch.setattr(place, lambda *_: torch.empty(2**58))
     batches = "evaluation batches of 64 texts" if scoring else "micro-batches of 8 x 32 tokens"
+    spec = tiny_spec(training={"max_steps": 2})
     with pytest.raises(OutOfMemory, match=f"out of memory with {batches}") as caught:
-        train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
+        train_run(spec, tmp_path)
     assert caught.value.scoring == scoring
+    monkeypatch.undo()
+    resume_from = find_newest_checkpoint(tmp_path)
+    assert (resume_from is not None) == scoring
+    smaller = spec.model_copy(update={"training": spec.training.in_smaller_batches(scoring=scoring)})
+    again = train_run(smaller, tmp_path, resume_from=resume_from)
+    assert again.facts.get("resumed_at") == ([2] if scoring else None), "an evaluation alone is made again"
 
 
 def test_a_regression_run_is_scored_by_correlation(tiny_spec: MakeSpec, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from craft.models.files import MINILM
 from craft.results import Counts, Leave, Progress, RunResult, Unavailable, is_out_of_memory
 from craft.settings import ForgettingSettings, MeasureSettings, WarmStart
 from craft.spec import BUDGET, RunSpec
+from craft.trainer.adapter_folder import write_record
 from craft.trainer.checkpoint import verify, write_folder
 from craft.watch import watch
 from orchestrator.plan.configuration import flat_parameters
@@ -35,6 +36,8 @@ from orchestrator.worker.surroundings import WorkerSettings, _scratch, scratch_f
 from orchestrator.worker.worker import work
 
 SPEC = PlannedTrial(RunSpec(model="m", task="toy/paraphrase", method="lora"), "c0ffee", "LoRA")
+SHRUNK = SPEC.run.model_copy(update={"training": SPEC.run.training.in_smaller_batches(scoring=True)})
+"""The run of a stored adapter, whose memory ran out once."""
 
 
 def settings(tmp_path: Path, train: Train | None = None, **more: Any) -> WorkerSettings:
@@ -83,6 +86,7 @@ def store(tmp_path: Path, attempt: int, number: int, text: str, name: str = "sta
     def fill(folder: Path) -> None:
         (folder / name).write_text(text)
         (folder / "adapter").mkdir()
+        write_record(folder / "adapter", {"spec": SHRUNK.model_dump(mode="json")})
 
     return write_folder(tmp_path / "storage" / f"attempt-{attempt}" / key / f"checkpoint_{number:06}", fill)
 
@@ -243,9 +247,9 @@ def test_a_stored_result_is_not_trained_again_and_a_size_that_it_lacks_is_cut_in
     monkeypatch.setattr("craft.trainer.cuts.cut_and_score", cut_and_score)
     sizes = tuple(PlannedTrial(SPEC.run.cut_to(f"{BUDGET}{size}", 0.1), f"c{size}", "LoRA") for size in (20, 7))
     training, cut, failed = last_of(run(settings(tmp_path, trains(seen)), job=Job(SPEC, sizes)))
-    assert (tried, seen) == ([64, 32, 32], [])
+    assert (tried, seen) == ([32, 16, 16], [])
     assert (training.status, cut.status) == ("finished", "finished")
-    assert cut.notes == ["evaluation batches of 32 after memory ran out"]
+    assert cut.notes == ["evaluation batches of 16 after memory ran out"]
     assert (failed.status, failed.settled, failed.error) == ("failed", True, "one direction takes 8")
 
 
@@ -383,12 +387,13 @@ def test_a_machine_with_other_data_than_the_drivers_trains_nothing() -> None:
     """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
     one = trial("craft", ranks=["all", 4, 4], projections=["q"])
     before = default_store().makes
-    digests, other = prepare([one], elsewhere=True), {"toy/sentiment": "0" * 64}
+    digests = prepare([one], elsewhere=True)
     assert default_store().makes == before
-    for shared in (Shared(digests, True), Shared(other, False)):
-        with shared.there(one.run):
-            pass
-    with pytest.raises(Unavailable, match=f"has other data of {MINILM} than the sweep"):
-        Shared({MINILM: "0" * 64}, False).there(one.run).__enter__()  # it was trained on in place while the sweep runs
-    with pytest.raises(Unavailable, match="has other data of toy/sentiment than the sweep"):
-        Shared(other, True).there(one.run).__enter__()
+    with Shared(digests).checked(one.run):
+        pass
+    for name in (
+        MINILM,
+        "toy/sentiment",
+    ):  # a model that was trained on in place, or rows that were edited, while the sweep runs
+        with pytest.raises(Unavailable, match=f"has other files of {name} than the sweep"):
+            Shared({name: "0" * 64}).checked(one.run).__enter__()
