@@ -11,6 +11,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ STEPS = 14
 WARM = 2
 BATCHES = 2
 """So many evaluation batches of each split are scored."""
+CGROUPS = Path("/sys/fs/cgroup")
+LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
+"""The file of a group's limit, by its controllers: of version 2 of cgroups, and of version 1."""
 
 
 class Speed(NamedTuple):
@@ -82,7 +86,21 @@ def device_memory() -> int:
     """Returns the bytes of the smallest GPU, or else of this machine."""
     if torch.cuda.is_available():
         return min(torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count()))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine_memory()
+
+
+def machine_memory() -> int:
+    """Returns the bytes of memory that this machine has, or that a container or a job leaves this process."""
+    most, groups = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), list[str]()
+    with suppress(OSError):  # no Linux
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    for _, controllers, path in (line.split(":", 2) for line in groups):
+        if limit := LIMITS.get(controllers):
+            group = CGROUPS / controllers / path.lstrip("/")
+            for folder in (group, *group.parents):  # a container sees its own group as the root
+                with suppress(OSError, ValueError):  # no such file, or "max"
+                    most = min(most, int((folder / limit).read_text(encoding="utf-8")))
+    return most
 
 
 def _short(spec: RunSpec) -> RunSpec:

@@ -11,7 +11,6 @@ Data that would have to be downloaded first are left out, as is the line on toke
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,8 +104,9 @@ def seconds_of(work: Work, speed: Speed, at_once: int) -> float:
 
 def trainings_at_once(plan: Plan) -> int:
     """Returns how many trainings this machine runs at the same time; 0 if it cannot run any."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    machine = {"CPU": cores(), "GPU": len(usable_gpus()), "memory": memory}
+    from craft.trainer.probe import machine_memory
+
+    machine = {"CPU": cores(), "GPU": len(usable_gpus()), "memory": machine_memory()}
     # What the machine has of custom resources is not known.
     fit = min(share.model_copy(update={"custom": {}}).slots(machine) for share in plan.sweep.shares)
     return min(fit, plan.most_jobs if plan.adaptive else len(plan.jobs))

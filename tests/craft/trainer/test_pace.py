@@ -10,6 +10,7 @@ import torch
 
 from craft.results import Outlook, RunFailed
 from craft.spec import RunSpec
+from craft.trainer import probe
 from craft.trainer.pace import FORWARD, REPORT_EVERY, Pace, report_outlooks
 from craft.trainer.probe import measure_speed
 
@@ -148,6 +149,18 @@ def test_a_model_without_weights_is_not_timed(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_is_not_timed(tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("craft.trainer.probe.device_memory", lambda: 1000)
     assert measure_speed(run(tiny_bert), 60) is None
+
+
+def test_a_container_has_the_memory_of_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "CGROUPS", tmp_path)
+    whole = probe.machine_memory()
+    for file, limit in {tmp_path / "memory.max": "max", tmp_path / "memory/memory.limit_in_bytes": "4096"}.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"{limit}\n")
+    groups = Path("/proc/self/cgroup").read_text()
+    assert probe.machine_memory() == (4096 if ":memory:" in groups else whole)
+    (tmp_path / "memory.max").write_text("1024\n")
+    assert probe.machine_memory() == (1024 if "0::" in groups else 4096)
 
 
 def test_what_cannot_be_trained_has_its_reason(tiny_bert: str) -> None:
