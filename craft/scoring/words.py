@@ -41,7 +41,7 @@ from craft.scoring.predictions import (
 )
 from craft.spec import RunSpec
 from craft.tasks import commonsense
-from craft.tasks.metrics import CLOZE, METRICS
+from craft.tasks.metrics import CLOZE, METRICS, check_finite
 from craft.tasks.prompts import Option, TaughtText, encode
 from craft.tasks.splits import Splits
 from craft.tasks.task import Task
@@ -115,6 +115,9 @@ class WordScorer:
         notes = [f"collapsed to one answer to every {asked}: {', '.join(collapsed)}"] if collapsed else []
         if cut := sum(prediction.get("cut", False) for prediction in predictions):
             notes.append(f"{cut} prompts cut at the left to the model's {self._positions} positions")
+        if unended := sum(prediction.get("unended", False) for prediction in predictions):
+            most = f"{self._settings.max_new_tokens} tokens; give more (data.generation.max_new_tokens)"
+            notes.append(f"{unended} of {len(predictions)} answers do not end within {most}")
         return Reported(metrics, notes, self._credits(predictions, groups, CREDITS))
 
     def _predict_reported(self, model: nn.Module, name: str, directory: Path) -> list[Prediction]:
@@ -212,9 +215,10 @@ class WordScorer:
         fits = [cut_left(ids, room, self._tokenizer.bos_token_id) for ids in tokens]
         outputs = generate(model, self._tokenizer, fits, self._settings, self._batch_size, name)
         written = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
-        for prediction, output, ids in zip(predictions, written, tokens, strict=True):
+        for prediction, output, ids, answer in zip(predictions, written, tokens, outputs, strict=True):
             prediction["output"] = output if self._questions else output.strip()
             prediction |= _mark(len(ids) > room)
+            prediction |= {"unended": True} if len(answer) == self._settings.max_new_tokens and not self._questions else {}
 
     def _metrics(self, predictions: Sequence[Prediction], groups: Sequence[str]) -> dict[str, float]:
         """Computes the accuracies of questions; of instructions the task's metric and all that need no more than is there."""
@@ -230,6 +234,7 @@ class WordScorer:
             if metric is self._metric
             or (name in self._task.metrics and not metric.package and {*metric.reads} <= predictions[0].keys())
         }
+        check_finite(self._task, values)
         values |= {
             "likelihood_error": values["likelihood"] * math.sqrt(squares * rows / max(1, rows - 1)) / tokens.sum(),
             "bits_per_token": loss / math.log(2),
@@ -260,6 +265,8 @@ def _mark(cut: bool) -> dict[str, bool]:
 
 
 def read_column(predictions: Sequence[Prediction], name: str) -> NDArray[Any]:
-    """Returns a column of predictions: texts without blanks around them, or float64."""
+    """Returns a column of predictions: texts without blanks around them, as objects, or float64."""
     cells = [prediction[name] for prediction in predictions]
-    return np.array([cell.strip() if isinstance(cell, str) else float(cell) for cell in cells])
+    if any(isinstance(cell, str) for cell in cells):
+        return np.array([cell.strip() for cell in cells], dtype=object)  # numpy's own texts are all as long as the longest
+    return np.array(cells, dtype=np.float64)

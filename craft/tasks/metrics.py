@@ -104,7 +104,15 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
     if not len(decided) or len(decided) != len(answers):
         raise ValueError(f"{task.name}: {len(decided)} predictions for {len(answers)} labels")
     values = {name: 100.0 * METRICS[name].compute(*sides_of(task, name, decided, answers)) for name in task.metrics}
-    return values | {"score": values[task.primary]}
+    return check_finite(task, values) | {"score": values[task.primary]}
+
+
+def check_finite(task: Task, values: dict[str, float]) -> dict[str, float]:
+    """Returns the values of a task's metrics. Raises ValueError if one, such as a user's, is no finite number."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{task.name}: the metric {name} is {value}; it must return a finite number (docs/extending.md)")
+    return values
 
 
 def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:

@@ -36,8 +36,8 @@ class CommonCause:
             running_since: when each of the trials began that run now. One that began before the first of these failures and
                 still runs may be well: another machine may be in order.
         """
-        # Paths, ports and hosts differ from trial to trial.
-        pattern = re.sub(r"\d+", "#", reason)
+        # Paths, ports and numbered hosts differ from trial to trial.
+        pattern = re.sub(r"\S*[\d/]\S*", "#", reason)
         if self._count == 0 or pattern != self._reason:
             self._reason, self._count, self._since = pattern, 0, self._clock()
         self._count += 1

@@ -66,6 +66,8 @@ def test_answers_are_compared_with_the_responses(tiny_llama: str, tmp_path: Path
     outputs, responses = ([row[name] for row in rows] for name in ("output", "response"))
     assert result.metrics["score"] == pytest.approx(metrics.CHRF().corpus_score(outputs, [responses]).score)
     assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
+    (note,) = [note for note in result.notes if "do not end" in note]  # a random model says no end
+    assert note.startswith(f"{sum(row.get('unended', False) for row in rows)} of 6 answers do not end within 16 tokens")
 
 
 def test_an_answer_as_long_as_the_models_positions_is_refused_before_the_training(tiny_llama: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Metrics against their definitions, written out in numpy, and the conventions where the libraries are undefined."""
 
+import math
 import warnings
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from craft.tasks import TASKS
 from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant
+from craft.tasks.task import Metric
 
 
 def defined_f1(predictions, labels, positive):
@@ -115,6 +117,12 @@ def test_predictions_that_are_not_finite_are_refused(bad):
         compute_metrics(TASKS["glue/stsb"], [1.0, bad], [1.0, 2.0])
     with pytest.raises(ValueError, match="not finite"):
         compute_metrics(TASKS["glue/cola"], [[0.0, 1.0], [bad, 0.0]], [0, 1])
+
+
+def test_a_value_of_a_users_metric_that_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setitem(METRICS, "accuracy", Metric(lambda predictions, labels: math.nan, "classification"))
+    with pytest.raises(ValueError, match="the metric accuracy is nan; it must return a finite number"):
+        compute_metrics(TASKS["glue/sst2"], np.array([0, 1]), np.array([0, 1]))
 
 
 def test_lengths_that_differ_are_refused():

@@ -275,7 +275,7 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     assert printed(lambda console: show_unsent(1, Path("my runs/x"), console)).endswith("craft-sweeps replay 'my runs/x'\n")
 
 
-SAME_REASON = [f"model m: no room on /scratch/{number}" for number in range(ENOUGH)]
+SAME_REASON = [f"model m: no room on /scratch/{'ab'[number % 2]}/{number}" for number in range(ENOUGH)]
 
 
 @pytest.mark.parametrize(
