@@ -11,6 +11,7 @@ random number is drawn, so the number of evaluations does not change the trainin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.encoding import Collator, Encoded, describe_reading, encode, longest_input, token_key
+from craft.scoring.encoding import Collator, Encoded, EncodedSplits, describe_reading, encode, longest_input, token_key
 from craft.scoring.passes import compute_by_length, eval_mode
 from craft.scoring.predictions import (
     CREDITS,
@@ -82,6 +83,24 @@ def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
     return f"collapsed to one class: every prediction is {task.labels[decided[0]]!r}"
 
 
+SHUFFLES = 20
+
+
+def score_blindly(task: Task, data: EncodedSplits) -> float:
+    """Returns the best score of answers that no input decides: the training split's most frequent class; where the metric is no
+    share of right answers, also each other class, and the labels in random order (a mean over shuffles)."""
+    classes, counts = np.unique(data.train.labels, return_counts=True)
+    plain, random = METRICS[task.primary].percent, np.random.default_rng(0)
+
+    def score(answer: Callable[[np.ndarray], np.ndarray]) -> float:
+        splits = data.reported.items()
+        return compute_reported(task, {suffix: (answer(split.labels), split.labels) for suffix, split in splits})["score"]
+
+    constant = [int(classes[counts.argmax()])] if plain else range(len(task.labels))
+    scores = [score(partial(np.full_like, fill_value=number)) for number in constant]
+    return max(scores if plain else [*scores, float(np.mean([score(random.permutation) for _ in range(SHUFFLES)]))])
+
+
 class HeadScorer:
     """The scores of tasks that a head answers.
 
@@ -108,11 +127,8 @@ class HeadScorer:
         if task.suite == "custom":
             self.notes += describe_reading(splits, data, tokenizer)
         self.facts: dict[str, Any] = {}
-        if task.kind == "classification":  # the score of always answering the training split's most frequent class
-            classes, counts = np.unique(data.train.labels, return_counts=True)
-            answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
-            guesses = {suffix: (np.tile(answer, (len(split), 1)), split.labels) for suffix, split in data.reported.items()}
-            self.facts["random_guessing"] = compute_reported(task, guesses)["score"]
+        if task.kind == "classification":
+            self.facts["random_guessing"] = score_blindly(task, data)
         self.searched: dict[str, str] = {}
 
     def search(self, model: nn.Module) -> dict[str, float]:

@@ -28,6 +28,7 @@ from orchestrator.results.step import (
     LIKELY,
     Settings,
     Step,
+    combinations,
     describe_price,
     describe_step,
     other_rates,
@@ -38,6 +39,7 @@ from orchestrator.results.step import (
     settings_of,
     steps,
     takes,
+    within_budget,
 )
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, complete_among
@@ -133,7 +135,7 @@ def _find(summaries: Sequence[Summary], state: State) -> Answer:
     complete = complete_among(summaries)
     incomplete = [summary for summary in summaries if not summary.complete]
     # What people stopped, or what failed for good, is not continued by the command.
-    unfinished = any(not entry.ended for entry in state.requested) or any(map(_may_score, incomplete))
+    unfinished = any(not entry.ended for entry in state.requested) or any(_may_score(row, state) for row in incomplete)
     rest = ("Next: finish the sweep:", state.again) if unfinished and state.again else ("", "")
     if state.sweep.objectives.get("score") != "maximize":
         return Answer("no score", "", "", None, "No answer: the score is no objective of this sweep.", "", *rest)
@@ -180,10 +182,15 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     if passes >= 1:
         return reply
     most = math.ceil(PASSES * max(result.steps for result in results) / passes)
-    longer = {"training.epochs": PASSES} if state.sweep.training.max_steps is None else {"training.max_steps": most}
-    time = describe_price(PASSES / passes * seconds_of_seed([row.trained for row in complete], complete) / pace_of(state))
+    sweep, every = state.sweep, sum(entry.result.seconds for entry in state.trainings if entry.result is not None)
+    longer = {"training.epochs": PASSES} if sweep.training.max_steps is None else {"training.max_steps": most}
+    time = describe_price(PASSES / passes * every / pace_of(state))
     proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
-    return _proposing(replace(reply, p_decides=None), proposal, {"name": f"{state.sweep.name}-longer", **longer}, state)
+    layers: list[Mapping[str, Any]] = [*sweep.task_training.values()]
+    layers += [layer for block in sweep.blocks for layer in (block.dimensions, *block.task_training.values())]
+    of_their_own = any({"epochs", "max_steps"} & layer.keys() for layer in layers)  # which `training` does not change
+    changes = {} if of_their_own else {"name": f"{sweep.name}-longer", **longer}
+    return _proposing(replace(reply, p_decides=None), proposal, changes, state)
 
 
 def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) -> Answer:
@@ -206,10 +213,17 @@ def _lost(complete: Sequence[Summary]) -> str:
     return f" {many} added {plural(many, 'seed')} failed ({_reason(lost)}), and what is left counts: {named}."
 
 
-def _may_score(summary: Summary) -> bool:
-    """Returns whether an incomplete configuration, or the one that it helps to choose, may still get its score."""
-    ended = summary.finished + summary.failed + summary.stopped >= summary.planned
-    return not ended or (summary.tunes is not None and summary.finished > 0)
+def _may_score(summary: Summary, state: State) -> bool:
+    """Returns whether an incomplete configuration, or the one that it helps to choose, may still get its score: on each task a
+    candidate has finished."""
+    if summary.finished + summary.failed + summary.stopped < summary.planned:
+        return True
+    candidates: dict[str, dict[str, bool]] = {}
+    for entry in state.requested if summary.tunes is not None else ():
+        if entry.trial.group == summary.tunes:
+            finished, name = candidates.setdefault(entry.trial.task, {}), entry.trial.configuration
+            finished[name] = finished.get(name, True) and entry.finished is not None
+    return bool(candidates) and all(any(finished.values()) for finished in candidates.values())
 
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State, scope: str) -> Answer:
@@ -218,8 +232,7 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
     if not above_guessing(complete):
         verdict = (
             f"Nothing {scope} is shown to be above random guessing: the best, {_named(best)}, has {_score(best)}, and "
-            f"answering the most frequent class {number(best.value('random_guessing'), 1)}. So none of these numbers "
-            "says which adapter is enough."
+            f"random guessing {number(best.value('random_guessing'), 1)}. So none of these numbers says which is enough."
         )
         reply = Answer("random guessing", best.configuration, best.configuration, None, verdict)
         return _with_other_rates(reply, complete, best, state)
@@ -227,7 +240,7 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
     # All seeds together may say that the head alone is not enough where the pairs of few show no difference.
     may = (row for row in complete if row.method == HEAD and row.counts.get(P_ENOUGH, 1.0) > 1 - state.sweep.enough.sure)
     head = next(may, None)
-    if head is not None and idle and all(summary.configuration in idle | {head.configuration} for summary in complete):
+    if head is not None and idle and all(row.method == HEAD or row.configuration in idle for row in complete):
         return _with_other_rates(_head_alone(complete, head, best), complete, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
         return _without_probabilities(complete, best, state)
@@ -260,20 +273,27 @@ def _with_other_rates(reply: Answer, complete: Sequence[Summary], best: Summary,
     rates, settings = other_rates(chosen, state.sweep)
     tried = f" (tried: {rates})" if rates else ""
     unknown = f"Not known: whether other settings learn. Try another learning rate{tried}, more epochs, or a larger size."
-    if limit(complete) == "examples":
+    if reply.kind != "head" and limit(complete) == "examples":  # the luck of examples is that of head and adapter alike
         unknown += " " + rows_help(complete)
-    reply = replace(reply, unknown=unknown)
+    return _proposing_rates(replace(reply, unknown=unknown), chosen, settings, complete, state)
+
+
+def _proposing_rates(reply: Answer, chosen: Summary, settings: Settings, complete: Sequence[Summary], state: State) -> Answer:
+    """Returns the answer with the proposal of a rate on both sides of those of the chosen configuration's block, if it is known
+    which that is."""
     if not settings:
         return reply
-    seconds = 2 * chosen.score.n * seconds_of_seed([chosen.trained], complete)
+    trainings = 2 * chosen.score.n
+    seconds = trainings * combinations(settings, state.sweep) * seconds_of_seed([chosen.trained], complete)
     proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / pace_of(state))}:"
-    return _proposing(reply, proposal, settings, state)
+    return _proposing(reply, proposal, within_budget(settings, trainings, state), state)
 
 
 def _without_probabilities(complete: Sequence[Summary], best: Summary, state: State) -> Answer:
     """Returns the answer where a configuration has one seed: what the means say, and the price of two more seeds."""
     margin = points(state.sweep.enough.within)
-    near = [summary for summary in complete if summary.score.mean >= best.score.mean - state.sweep.enough.within]
+    least = best.score.mean - state.sweep.enough.within - 1e-9  # means of equal scores may differ in the last bit
+    near = [summary for summary in complete if summary.score.mean >= least]
     small = min(near, key=lambda summary: (summary.value(SIZE), -summary.score.mean))
     single = min(summary.score.n for summary in complete) < 2
     how = "one seed" if single else "the means"
@@ -303,10 +323,12 @@ def _by_probabilities(complete: Sequence[Summary], best: Summary, chosen: Summar
     possible, larger, observed = steps(
         complete, state.sweep, lambda step: not state.again or takes(state, settings_of(step, complete, state))
     )
-    step = best_step(possible, least=WORTH)
     unknown = " ".join(filter(None, (doubt, _at_end(complete, best, state, larger))))
     kind: Kind = "enough" if chosen.enough else "unsure"
     reply = Answer(kind, chosen.configuration, best.configuration, better, verdict, unknown)
+    if not doubt and rate_end(best, complete)[0]:  # no size says what the next rate does
+        return _proposing_rates(reply, best, other_rates(best, state.sweep)[1], complete, state)
+    step = best_step([each for each in possible if doubt or each.kind == "larger"], least=WORTH)
     if doubt and (step is None or step.settles < LIKELY) and helps_most(complete, observed.errors.tolist()) == "examples":
         return replace(reply, proposal=rows_help(complete))
     if not unknown or step is None:
@@ -372,6 +394,8 @@ def _compared(best: Summary, small: Summary, gap: float) -> str:
     times = "twice" if round(ratio, 1) == 2 else f"{ratio:{'.0f' if ratio >= 10 else '.2g'}} times"
     many = "as many parameters" if best.unit == "parameters" else f"the {best.unit}"
     uses = f"uses {times} {many} for" if other else "scores"
+    if round(ratio, 1) == 1:
+        uses = f"uses slightly more {best.unit} for"
     return f"The best, {full_label(best)} ({amount(SIZE, size)}), {uses} {more} more."
 
 

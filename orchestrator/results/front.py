@@ -41,7 +41,7 @@ def not_shown_to_beat_head(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def above_guessing(complete: Sequence[Summary]) -> bool:
-    """Returns whether any trial is shown to be above the most frequent class; True where that score is not known.
+    """Returns whether any trial is shown to be above blind answers; True where their score is not known.
 
     Of n trials without any skill the luckiest is above a 95 % interval's end far more often than one is, so the intervals over
     the scored examples are those of Bonferroni. The s-th seed counts as s² seeds: what one seed shows no further seed takes
@@ -63,12 +63,12 @@ def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
     The ends of the scale are the means of these two; of several configurations, of the one with the best search score.
     """
     head, full = _best(summaries, HEAD), _best(summaries, FULL)
-    if head is None or full is None or head.tasks.keys() != full.tasks.keys() or not _better(full, head):
+    if head is None or full is None or head.tasks.keys() != full.tasks.keys():
+        return list(summaries)
+    if not all(_better(full, head, task) for task in head.tasks):
         return list(summaries)
     low = {task: value.mean for task, value in head.tasks.items()}
     wide = {task: full.tasks[task].mean - value for task, value in low.items()}
-    if min(wide.values()) <= 0:
-        return list(summaries)
     scaled_summaries = []
     for summary in summaries:
         scores = [(key, score) for key, score in summary.scores.items() if key[0] in low]  # one added later may have more tasks
@@ -77,8 +77,9 @@ def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
     return scaled_summaries
 
 
-def _better(summary: Summary, control: Summary) -> bool:
-    difference = compare(summary.scores, control.scores).difference
+def _better(summary: Summary, control: Summary, task: str | None = None) -> bool:
+    scores = {key: score for key, score in summary.scores.items() if task in (None, key[0])}
+    difference = compare(scores, control.scores).difference
     return difference.mean > 0 and not difference.low <= 0
 
 

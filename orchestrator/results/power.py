@@ -24,7 +24,7 @@ from orchestrator.plan.work import more_rows
 from orchestrator.record.state import State
 from orchestrator.results.front import SEEDS
 from orchestrator.results.luck import luck
-from orchestrator.results.metrics import SIZE
+from orchestrator.results.metrics import SIZE, column_of
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, complete_among, summarize_entries
@@ -166,6 +166,8 @@ def power_lines(plan: Plan, examples: Mapping[str, tuple[int, int]], past: Seque
     sweep, members, until = plan.sweep, members_of(plan), bool(plan.sweep.search.until)
     if not examples or len(members) < 2 or sweep.objectives.get("score") != "maximize":
         return
+    if any(column_of(name).interval for name in sweep.objectives if name != "score"):
+        return  # then there are no probabilities
     if (outlook := look_out(plan, members, past)) is None:
         yield f"how likely it has an answer: not known before a sweep of these tasks is recorded in {sweep.storage}"
         return
@@ -186,7 +188,7 @@ def power_lines(plan: Plan, examples: Mapping[str, tuple[int, int]], past: Seque
 
 
 def _tenths(share: float) -> str:
-    return "fewer than 1" if share < 0.05 else "more than 9" if share >= 0.95 else f"{10 * share:.0f}"
+    return "fewer than 1" if share < 0.05 else "more than 9" if share >= 0.95 else f"{max(1, round(10 * share))}"
 
 
 def look_out(plan: Plan, members: Members, past: Sequence[State]) -> Outlook | None:

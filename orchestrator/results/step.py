@@ -103,7 +103,7 @@ def steps(complete: Sequence[Summary], sweep: Sweep, may: Callable[[Step], bool]
         names = tuple(dict.fromkeys(trained[place] for place in in_doubt(shown, observed.size, rule)))
         have = max(observed.seeds[[name in names for name in trained]])
         # Seeds of some are added by `search.until`, which has a limit.
-        most = math.inf if {*names} == {*trained} else MOST_SEEDS
+        most = math.inf if {*names} == {*trained} and not sweep.search.until else MOST_SEEDS
         counts = [count for count in MORE_SEEDS if SEEDS <= have + count <= most]
         seconds = seconds_of_seed(names, complete)
         possible = [Step("seeds", names, count, count * seconds) for count in counts]
@@ -211,11 +211,14 @@ def pace_of(state: State) -> float:
     """Returns how many seconds of training the last session did in a second."""
     if state.started is None:
         return 1.0
-    seconds = sum(
-        entry.result.seconds for entry in state.trainings if entry.result is not None and entry.changed >= state.started.time
+    began = state.started.time
+    seconds = sum(  # a resumed training has the seconds of earlier sessions, too
+        min(entry.result.seconds, entry.changed - began)
+        for entry in state.trainings
+        if entry.result is not None and entry.changed >= began
     )
     last = state.ended.time if state.ended is not None else max((entry.changed for entry in state.trainings), default=0.0)
-    wall = last - state.started.time
+    wall = last - began
     return seconds / wall if seconds > 0 and wall > 0 else 1.0
 
 
@@ -237,11 +240,12 @@ def describe_seeds(step: Step, complete: Sequence[Summary]) -> str:
 
 def describe_step(step: Step, complete: Sequence[Summary], state: State) -> str:
     """Returns a step as a sentence's beginning, with its time."""
-    time = describe_price(step.seconds / pace_of(state))
+    settings = settings_of(step, complete, state)
+    time = describe_price(step.seconds * combinations(settings, state.sweep) / pace_of(state))
     if step.kind != "seeds":
         base = next(row for row in complete if row.configuration == step.configurations[0])
         return f"run a {step.kind} size of {full_label(base)}{time}"
-    up_to = "up to " if step.seeds > 1 and "search.until" in settings_of(step, complete, state) else ""
+    up_to = "up to " if step.seeds > 1 and "search.until" in settings else ""
     return f"run {up_to}{describe_seeds(step, complete)}{time}"
 
 
@@ -259,10 +263,26 @@ def settings_of(step: Step, complete: Sequence[Summary], state: State) -> Settin
         settings = {"search.until": "answered"}
     else:
         settings = more_seeds(sweep, step.seeds)
-    if settings and sweep.budget.trials is not None:
-        needed = len(state.trainings) + step.trainings * len(sweep.task_names)
-        settings = {**settings, "budget.trials": max(needed, sweep.budget.trials)}
-    return settings
+    return within_budget(settings, step.trainings, state)
+
+
+def combinations(settings: Settings, sweep: Sweep) -> int:
+    """Returns how many configurations a new value of a method block is for: one for each combination of its other values."""
+    key = next((key for key in settings if key.startswith("space.")), None)
+    if key is None:
+        return 1
+    _, place, name = key.split(".", 2)
+    others = {other: dimension for other, dimension in sweep.blocks[int(place)].dimensions.items() if other != name}
+    return math.prod(len(dimension.ends) for other, dimension in others.items() if other not in sweep.tuned_settings)
+
+
+def within_budget(settings: Settings, trainings: int, state: State) -> Settings:
+    """Returns the settings with a budget of trials that has room for so many trainings of each combination on each task."""
+    limit, sweep = state.sweep.budget.trials, state.sweep
+    if not settings or limit is None:
+        return settings
+    needed = len(state.trainings) + trainings * combinations(settings, sweep) * len(sweep.task_names)
+    return {**settings, "budget.trials": max(needed, limit)}
 
 
 def takes(state: State, settings: Settings) -> bool:

@@ -29,8 +29,8 @@ from orchestrator.results.metrics import FEWEST, SIZE, column_of
 from orchestrator.results.tuning import Tuning, tunings_of
 
 GUESSING, RANGE, UNIT, ROUNDING = "random_guessing", "range", "size_unit", "rounding"
-"""Facts of a result: the score of the most frequent class; the ends of a score of an unknown metric; what its size counts; the
-points between two scores as they were rounded."""
+"""Facts of a result: the best score of answers that no input decides; the ends of a score of an unknown metric; what its size
+counts; the points between two scores as they were rounded."""
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.predictions`) by task and seed."""
 
@@ -43,7 +43,7 @@ class Summary:
     configuration for which this one is a candidate; then it has search scores alone and does not count as complete. `tuning`
     is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
     how far the interval over the scored examples alone reaches below and above the score, which is in `range`. The count
-    `examples` is the fewest that a task was scored on, and `random_guessing` the score of the most frequent class. `enough`
+    `examples` is the fewest that a task was scored on, and `random_guessing` the best score of blind answers. `enough`
     marks the configuration that the rule of `orchestrator.results.front.enough` takes. `unit` is what the size counts, empty
     without sizes. `metric` names what the score is, where that is the same on all tasks. `source` is the id of the
     configuration from whose adapters its own are cut. `planned` and `finished` are the trials by which it is judged; `to_come`
@@ -141,7 +141,8 @@ def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
 
 def _counted(groups: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
     """Returns the trials by which each configuration is judged: its first ones, and of those that were added later each task
-    that has ended in all configurations, and each seed that has, too, and finished in this one."""
+    that has ended in all configurations, and each seed that has, too, and finished in this one. One that was added with a task
+    is judged without it as long as the others are."""
     first = {name: min(entry.wave for entry in group) for name, group in groups.items()}
     latest_first = [(name, sorted(group, key=lambda entry: -entry.wave)) for name, group in groups.items()]
     began = {(name, entry.trial.task): entry.wave for name, group in latest_first for entry in group}
@@ -153,7 +154,10 @@ def _counted(groups: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
                 part = entry.wave, entry.trial.task if new_task else entry.trial.seed
                 added.setdefault((name, part), []).append(entry)
     open_parts = {part for (_, part), entries in added.items() if not all(entry.ended for entry in entries)}
-    counted = {name: [entry for entry in group if entry.wave == first[name]] for name, group in groups.items()}
+    counted = {}
+    for name, group in groups.items():
+        own = [entry for entry in group if entry.wave == first[name]]
+        counted[name] = [entry for entry in own if (entry.wave, entry.trial.task) not in open_parts] or own
     for (name, part), entries in added.items():
         if part not in open_parts and (isinstance(part[1], str) or all(entry.finished for entry in entries)):
             counted[name] += entries
@@ -262,9 +266,13 @@ def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[floa
     """
     reaches: dict[str, list[tuple[float, float]]] = {}
     for task, result in reported:
-        reaches.setdefault(task, []).append(
-            sampling_reach(result.metrics, float(result.facts.get(EXAMPLES, 0)), str(result.facts.get(METRIC) or ""))
-        )
+        metric = str(result.facts.get(METRIC) or "")
+        reach, row = sampling_reach(result.metrics, float(result.facts.get(EXAMPLES, 0)), metric), METRICS.get(metric)
+        if row is not None and row.graded and not row.percent and result.facts.get(CREDITS):
+            credits = read_credits(result.facts[CREDITS])  # a rare class decides, which Wilson's interval does not know
+            least = 1.96 * float(np.std(credits, ddof=1)) / math.sqrt(len(credits))
+            reach = max(reach[0], least), max(reach[1], least)
+        reaches.setdefault(task, []).append(reach)
     below, above = np.sqrt(sum((np.mean(rows, axis=0) ** 2 for rows in reaches.values()), np.zeros(2))) / tasks
     return float(below), float(above)
 

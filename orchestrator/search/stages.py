@@ -268,7 +268,7 @@ def _decide(plan: Plan, state: State, stages: Stages) -> Decided | str:
     if not candidate.enough and decisions.fits(step := decisions.another_seed(likely, SEEDS, why)):
         return step
     allowed = " that the budget allows" if sweep.budget.trials or sweep.budget.wall_clock else ""
-    no_step = f"no step{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
+    no_step = f"no step to at most {MOST_SEEDS} seeds{allowed} decides with a probability of {percent(LEAST_PROBABILITY)}"
     if candidate.enough:
         return f"Answered: {full_label(candidate)} is enough; {no_step} whether a smaller one is too{failed}"
     return f"Not answered: {no_step} which one is enough{failed}"
@@ -350,7 +350,7 @@ class _Decisions:
 
     def of(self, step: Step) -> Decided | None:
         """Returns the decision for a step, without seeds of what has failed; None if there is no such size."""
-        why = f"{percent(step.settles)} to decide{describe_price(step.seconds)}"
+        why = f"{percent(step.settles)} to decide{describe_price(step.seconds / pace_of(self._state))}"
         if step.kind == "seeds":
             names = {row.trained for row in self._complete if not row.lost} & {*step.configurations}
             seeds = {name: self._new(name, step.seeds) for name in step.configurations if name in names}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from craft.scoring.encoding import EncodedSplits
 from craft.scoring.predictions import predictions_of, read_predictions, worst, write_predictions
+from craft.scoring.scorer import score_blindly
 from craft.spec import RunSpec
 from craft.tasks import TASKS, find_task
 from craft.tasks.rows import numbered
@@ -90,3 +95,11 @@ def test_a_row_is_found_by_the_line_of_the_users_file(tiny_spec: Callable[..., R
     assert all(written[line["row"] - 1].endswith(f",{line['label']}") for line in lines)
     wrong = [line for line in lines if not line["right"]]
     assert all(written[line["row"] - 1].startswith(line["text"]) for line in wrong)
+
+
+@pytest.mark.parametrize(("metric", "blind"), [("accuracy", 95.0), ("f1", 100 * 2 * 0.05 / 1.05), ("macro_f1", 50.0)])
+def test_blind_answers_are_those_that_the_metric_likes_best(metric: str, blind: float) -> None:
+    """5 % of the rows are of the second class: always the first, always the second, or at random as often as they occur."""
+    split: Any = SimpleNamespace(labels=np.array([1] * 50 + [0] * 950))
+    task = replace(TASKS["glue/sst2"], metrics=(metric,), primary=metric)
+    assert score_blindly(task, EncodedSplits(split, split, {"": split})) == pytest.approx(blind, abs=1.5)

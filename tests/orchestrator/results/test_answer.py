@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 
 from craft.models.files import MINILM
+from orchestrator.plan.trial import Why
 from orchestrator.record.events import Ended, Reported, SessionStarted, Wanted
 from orchestrator.record.state import State, fold
 from orchestrator.results.answer import Answer, answer_of, find_answer
 from orchestrator.results.front import mark_front, not_shown_to_beat_head
 from orchestrator.results.luck import helps_most
+from orchestrator.results.step import pace_of
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
@@ -83,7 +86,8 @@ def growing(method: str, *scores: float) -> list[Summary]:
          ["The best has the largest size tried", "run a larger size of craft_star r16"], LARGER),
         (LEVEL, {}, "r16", [], None),
         ([*(made(f"lr {rate}", 4_000, around(2e4 * rate), learning_rate=rate) for rate in (1e-3, 2e-3, 4e-3)),
-          made("full", 1e6, around(79), "full")], {}, "lr 0.004", ["The best has the highest learning_rate tried"], None),
+          made("full", 1e6, around(79), "full")], {}, "lr 0.004",
+         ["The best has the highest learning_rate tried", "run a lower and a higher rate of "], None),
     ],
 )  # fmt: skip
 def test_the_smallest_that_is_enough_is_named_and_what_would_say_more(
@@ -117,7 +121,8 @@ def test_the_smallest_that_is_enough_is_named_and_what_would_say_more(
         ([made(f"c{place}", 1_000 * place, [46.6 + place * 0.7], examples=277, chance=52.7) for place in range(1, 10)],
          "random guessing",
          ["Nothing in this sweep is shown to be above random guessing", "52.9", "52.7", "Try another learning rate"], RATES),
-        ([made("Head alone", 0, around(80, 1), "head"), made("small", 1_000, around(80, -1)), made("l", 9_000, around(79))],
+        ([made("Head alone", 0, around(80, 1), "head", 60, 50), made("small", 1_000, around(80, -1), examples=60, chance=50),
+          made("l", 9_000, around(79), examples=60, chance=50), made("Head alone, slow", 0, around(70, 1), "head", 60, 50)],
          "head", ["No adapter is shown to be better than none: Head alone (0 parameters) has 80.0", "not ruled out."], RATES),
         ([made("Base model", 0, around(80, 1), "head"), made("small", 1_000, around(79, -1))], "head",
          ["better than none: Base model (0 parameters) has 80.0", ", the best of all. A gain of "], RATES),
@@ -130,6 +135,7 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
     assert answer.kind == kind
     assert not any(row.enough for row in mark_front(summaries, DEFAULT_OBJECTIVES)) or kind == "head"
     assert [phrase for phrase in phrases if phrase not in answer.text] == []
+    assert kind != "head" or "scored examples" not in answer.text, "they do the same to the head"
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 
 
@@ -151,27 +157,36 @@ def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> N
 
 
 WAITING = replace(made("waiting", 500, [99]), planned=3)
-RATE = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
-FAILED = [replace(rate, finished=0, failed=1) for rate in RATE]
+RATES_OF_ONE = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place in range(2)]
 
 
 @pytest.mark.parametrize(
-    ("others", "finishes"),
+    ("others", "finished", "finishes"),
     [
-        ([WAITING], True),
-        ([replace(WAITING, failed=2)], False),  # it has ended
-        (RATE, True),  # two rates of one configuration, of which none is chosen yet
-        ([FAILED[0], RATE[1]], True),
-        (FAILED, False),  # none can be chosen
+        ([WAITING], [], True),
+        ([replace(WAITING, failed=2)], [], False),  # it has ended
+        # Two rates of one configuration on two tasks, of which none is chosen yet: one may be, where each task has one.
+        (RATES_OF_ONE, ["lr0 a", "lr0 b", "lr1 a", "lr1 b"], True),
+        (RATES_OF_ONE, ["lr0 a", "lr1 b"], True),
+        (RATES_OF_ONE, ["lr0 a", "lr1 a"], False),
+        (RATES_OF_ONE, [], False),
     ],
 )
-def test_what_is_not_complete_is_not_judged_and_comes_first(others: list[Summary], finishes: bool) -> None:
-    answer = answered(*STEEP, *others)
+def test_what_is_not_complete_is_not_judged_and_comes_first(others: list[Summary], finished: list[str], finishes: bool) -> None:
+    state, why = state_of({"seeds": [0, 1, 2]}), Why("candidate", "tuned")
+    for row, task in itertools.product(others, "ab"):
+        metrics = {"search_score": 99.0} if f"{row.label} {task}" in finished else None
+        candidate = entry(row.label, metrics, task=task, why=why)
+        if row.tunes:
+            state = fold(
+                [Wanted(keys=[*state.wanted, candidate.key], trials=[candidate.trial]), Ended(result=candidate.result)], state
+            )
+    answer = find_answer(mark_front([*STEEP, *others], DEFAULT_OBJECTIVES), state)
     assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
     assert "anything among them is better" in answer.verdict
     assert ((answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)) == finishes
-    if others == RATE:
-        assert answered(*STEEP, *RATE, made("tuned", 4_000, around(80))).verdict.startswith("Enough:")
+    tuned = made("tuned", 4_000, around(80))
+    assert not finished or answered(*STEEP, *RATES_OF_ONE, tuned).verdict.startswith("Enough:")
 
 
 def test_one_configuration_among_others_that_run_has_no_probability() -> None:
@@ -187,6 +202,26 @@ def test_where_another_objective_is_not_exact_there_are_means_alone() -> None:
     answer = find_answer(mark_front(uncertain, objectives), state_of({"objectives": objectives}))  # type: ignore[arg-type]
     assert (answer.kind, answer.configuration, answer.command) == ("means", "middle", "")
     assert answer.verdict.startswith("By the means: lora middle")
+
+
+def test_a_proposal_has_the_price_of_all_that_its_block_adds() -> None:
+    head, adapter = made("Head alone", 0, around(80, 1), "head"), made("l", 9_000, around(79), rank=8)
+    space = [SPACE[0], SPACE[2] | {"rank": {"values": [2, 4, 8, 16]}}]
+    prices = [answered(head, adapter, space=blocks, budget={"trials": 15}) for blocks in ([*SPACE], space)]
+    assert ["(about 3 min)" in prices[0].proposal, "(about 12 min)" in prices[1].proposal] == [True, True]
+    assert [answer.changes["budget.trials"] for answer in prices] == [15, 24]
+
+
+def test_a_sweep_that_goes_on_until_it_is_answered_is_not_offered_seeds_that_it_does_not_train() -> None:
+    level = [made(f"c{size}", size, around(90 + size / 9_000, 0.9, seeds=5)) for size in (1_000, 8_000)]
+    proposals = [answered(*level, search=search).proposal for search in ({}, {"until": "answered"})]
+    assert ["more seed" in proposal for proposal in proposals] == [True, False]
+
+
+def test_a_resumed_training_does_not_make_the_sweep_seem_fast() -> None:
+    state, one = state_of({}), entry("lora", {"score": 80.0})
+    ended = Ended(result=replace(one.result, seconds=3600.0), time=state.started.time + 60)
+    assert pace_of(fold([Wanted(keys=[one.key], trials=[one.trial]), ended], state)) == 1.0
 
 
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,21 +262,27 @@ def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds()
         (0.6, 60, None, "The best trained for 0.6 of a pass over its rows and ", {"training.epochs": 3}),
         (3.0, 60, None, "The best still rose at its last step", {}),
         (3.0, 40, None, "Enough: ", {}),
+        (0.6, 40, 0, "The best trained for 0.6 of a pass over its rows, so", {}),  # its steps are its task's own
     ],
 )
 def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
-    epoch: float, best_step: int, max_steps: int | None, verdict: str, changes: dict[str, Any]
+    epoch: float, best_step: int, max_steps: int | None, verdict: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("orchestrator.results.answer.pace_of", lambda state: 1.0)
     training = {"evaluate_every": 0.2, **({"max_steps": max_steps} if max_steps else {})}
-    state = state_of({"seeds": [0, 1, 2], "training": training})
+    own = {"task_training": {"toy/sentiment": {"max_steps": 60}}} if max_steps == 0 else {}
+    state, keys = state_of({"seeds": [0, 1, 2], "training": training, **own}), list[str]()
     for row in STEEP:
         for (task, seed), score in row.scores.items():
             metrics, facts = {"score": score, "search_score": score}, {"best_step": best_step}
             one = entry(row.label, metrics, task=task, seed=seed, counts=row.counts, facts=facts)
             report = Reported(key=one.key, rows=[{"step": 60, "search_score": score}], epoch=epoch, total_steps=60)
             ended = Ended(result=replace(one.result, steps=60, seconds=30.0))
-            state = fold([Wanted(keys=[one.key], trials=[one.trial]), report, ended], state)
+            keys.append(one.key)
+            state = fold([Wanted(keys=[*keys], trials=[one.trial]), report, ended], state)
     answer = answer_of(state)[1]
     assert answer.verdict.startswith(verdict), answer.verdict
     assert answer.changes == {"name": "s-longer", **changes} if changes else "name" not in answer.changes
-    assert not changes or answer.proposal.startswith("Next: train for 3 passes")
+    if epoch < 1:  # nine trainings of 30 s, for five times as many passes
+        assert answer.proposal.startswith("Next: train for 3 passes, in a sweep of its own (about 22 min)")
+        assert bool(answer.command) == bool(changes)

@@ -214,4 +214,4 @@ def test_a_configuration_with_a_task_more_has_its_normalized_mean_on_the_tasks_o
     entries += [trial_on(task, "lora", 75.0 + seed, seed, 2) for task in ("easy", "hard") for seed in (0, 1)]
     entries += [replace(trial_on("hard", "head", None, wave=2), result=None, phase="waiting")]
     (lora,) = (row for row in mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES) if row.method == "lora")
-    assert lora.value("normalized") == pytest.approx(50)
+    assert (lora.value("normalized"), lora.value("score"), [*lora.tasks]) == (pytest.approx(50), 75.5, ["easy"])

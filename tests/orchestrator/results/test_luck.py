@@ -14,11 +14,11 @@ from craft.tasks.metrics import METRICS
 from orchestrator.results.intervals import compare
 from orchestrator.results.luck import by_seed, difference, limit, luck, shared_variance
 from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.compared import found
-from tests.orchestrator.results.rows import made
+from tests.orchestrator.results.rows import entry, made
 
 
 def right(*runs: tuple[int, bool]) -> np.ndarray:
@@ -50,6 +50,21 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     ]
     again = difference(*credits, {"a": 100})
     assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
+
+
+def test_a_rare_class_has_the_interval_of_its_few_rows() -> None:
+    """By Wilson's interval of all rows it would be a third as wide."""
+    random, rows, compute = np.random.default_rng(0), 1000, METRICS["macro_f1"].compute
+    positive = np.arange(rows) < 50
+    answers = np.where(positive, random.random(rows) < 0.6, random.random(rows) < 0.02)
+    random.shuffle(order := np.arange(rows))
+    labels, answers = positive[order].astype(int), answers[order].astype(int)
+    credits = credits_of(lambda left: 100 * compute(answers[left], labels[left]), rows)
+    draws = (random.integers(0, rows, rows) for _ in range(200))
+    spread = np.std([100 * compute(answers[again], labels[again]) for again in draws])
+    facts = {"metric": "macro_f1", "reported_examples": rows, **credits}
+    (summary,) = summarize_entries([entry("lora", {"score": 100 * compute(answers, labels)}, facts=facts)])
+    assert summary.sampling == pytest.approx((1.96 * spread,) * 2, rel=0.2)
 
 
 SLOW = [pytest.param(metric, marks=pytest.mark.slow) for metric in ("matthews", "f1", "macro_f1", "spearman")]

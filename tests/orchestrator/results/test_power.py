@@ -132,3 +132,5 @@ def test_candidates_among_which_a_rate_is_chosen_are_one(tmp_path: Path) -> None
 def test_nothing_is_said_of_one_configuration_or_without_the_data(tmp_path: Path) -> None:
     assert lines(tmp_path, "", space=SPACE.replace("[1, 2, 4, 8]", "[1]")) == []
     assert lines(tmp_path, "", examples={}) == []
+    more = "objectives: {score: maximize, trainable_parameters: minimize, forgetting: minimize}\nmeasure: {forgetting: true}\n"
+    assert lines(tmp_path, more) == [], "with an objective that is not exact there are no probabilities"

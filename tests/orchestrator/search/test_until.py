@@ -88,7 +88,9 @@ def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     state, notes, seeds = run(plan_of(tmp_path, more="budget: {trials: 10}\n"), tmp_path / "s")
     assert sum(seeds.values()) == 10
     assert state.decisions == ()
-    assert notes == ["Not answered: no step that the budget allows decides with a probability of 10 % which one is enough"]
+    assert notes == [
+        "Not answered: no step to at most 5 seeds that the budget allows decides with a probability of 10 % which one is enough"
+    ]
     monkeypatch.setattr("orchestrator.search.stages.pace_of", lambda state: 1.0)
     short = plan_of(tmp_path, more="budget: {wall_clock: 1s}\n")
     assert run(short, tmp_path / "short")[0].decisions == (), "a training takes 9 s"
