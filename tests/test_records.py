@@ -96,8 +96,10 @@ def test_four_times_the_rows() -> None:
     assert all("\n".join(means(trials)) in page for trials in (fewer, more))
     scores = (trials.groupby(["task", "label"])["metric.score"].mean() for trials in (more, fewer))
     gains = (next(scores) - next(scores)).dropna().groupby("task")
-    sst2, qqp = (f"{gains.min()[task]:.1f} to {gains.max()[task]:.1f}" for task in ("glue/sst2", "glue/qqp"))
-    assert f"each size has {sst2} points more on SST-2, {qqp} on QQP." in readme
+    sst2, qqp, stsb = (
+        f"{gains.min()[f'glue/{task}']:.1f} to {gains.max()[f'glue/{task}']:.1f}" for task in ("sst2", "qqp", "stsb")
+    )
+    assert f"each size has {sst2} points more on SST-2, {qqp} on QQP, {stsb} on STS-B." in readme
 
 
 def test_the_papers_setting() -> None:
