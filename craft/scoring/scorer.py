@@ -87,10 +87,11 @@ SHUFFLES = 20
 
 
 def score_blindly(task: Task, data: EncodedSplits) -> float:
-    """Returns the best score of answers that no input decides: the training split's most frequent class; where the metric is no
-    share of right answers, also each other class, and the labels in random order (a mean over shuffles)."""
+    """Returns the best score of answers that no input decides: the training split's most frequent class; under a metric that is
+    no share of right answers and no correlation also each class, and the labels in random order (a mean over shuffles)."""
     classes, counts = np.unique(data.train.labels, return_counts=True)
-    plain, random = METRICS[task.primary].percent, np.random.default_rng(0)
+    metric, random = METRICS[task.primary], np.random.default_rng(0)
+    plain = metric.percent or metric.signed
 
     def score(answer: Callable[[np.ndarray], np.ndarray]) -> float:
         splits = data.reported.items()
