@@ -116,7 +116,6 @@ class HeadScorer:
         self.train = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
         self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
-        self._last: tuple[Encoded, list[tuple[nn.Parameter, int]], np.ndarray] | None = None
         lost = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
         shares = [
             f"{100 * split.lost / len(split):.0f} % of the {name} split"
@@ -160,17 +159,7 @@ class HeadScorer:
         return credits_of(lambda rows: 100 * compute(answers[rows], right[rows]), len(right), name)
 
     def _predict(self, model: nn.Module, split: Encoded, name: str) -> np.ndarray:
-        """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
-        the end of a run under `customary`."""
-        # A weight is the tensor itself, which is kept so that no other can be at its place in memory, and the version that
-        # every change in place raises.
-        weights = [(weight, 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
-        split_before, before, outputs = self._last or (None, [], None)
-        same = len(before) == len(weights) and all(a is b and m == n for (a, m), (b, n) in zip(before, weights, strict=True))
-        if outputs is None or split_before is not split or not same:
-            outputs = predict(model, split, self._collator, self._batch_size, name)
-            self._last = split, weights, outputs
-        return outputs
+        return predict(model, split, self._collator, self._batch_size, name)
 
 
 Scorer = HeadScorer | WordScorer
