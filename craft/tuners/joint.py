@@ -224,6 +224,12 @@ class JointTuner(BaseTuner):
         return {**tensors, **cls.record(model, config, adapter_name)}
 
     @classmethod
+    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
+        # PEFT looks for the name at the last two places of a key; ours stands behind the method's prefix and `parts_name`.
+        place = f"{cls.prefix}{cls.parts_name}."
+        return key.replace(f"{place}{adapter_name}.", place, 1)
+
+    @classmethod
     def record(cls, model: nn.Module, config: Any, adapter_name: str) -> dict[str, Tensor]:
         """Returns what is saved with an adapter in addition to what it trains."""
         return {}

@@ -32,6 +32,7 @@ HOOKS = {
     "_cast_adapter_dtype": ["self", "adapter_name", "autocast_adapter_dtype"],
     "_unload_and_optionally_merge": ["self", "merge", "progressbar", "safe_merge", "adapter_names"],
     "_get_adapter_state_dict": ["model", "config", "adapter_name", "state_dict", "unwanted_adapter_names"],
+    "_remove_adapter_name_from_key": ["key", "adapter_name"],
     "_remap_adapter_state_dict_for_load": ["model", "config", "adapter_name", "state_dict"],
     "_replace_module": ["self", "parent", "child_name", "new_module", "child"],
 }
