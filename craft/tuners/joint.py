@@ -3,18 +3,19 @@
     JointTuner ── parts: adapter name -> JointAdapter     every trained tensor of the adapter, shared or a layer's own
       └─ JointLayer around every target                   y = base(x);  y + parts[adapter].change(path, x, y)
 
-Trained tensors are float32 under any base; products have the format of the base layer's output. CRAFT has layers and adapters
+Trained tensors are float32 under any base that is no wider; products have the format of the base layer's output. CRAFT has layers and adapters
 of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from peft.config import PeftConfig
@@ -51,7 +52,19 @@ class JointConfig(PeftConfig):
         self.peft_type = PeftType(self.KIND)
 
 
-class JointAdapter(nn.Module, ABC):
+class WideModule(nn.Module):
+    """Holds tensors that no cast of the model makes narrower than float32."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def wide(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            narrow = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return tensor.to(moved.device, torch.float32) if narrow else moved
+
+        return super()._apply(wide, recurse)
+
+
+class JointAdapter(WideModule, ABC):
     """All that one adapter trains. A method implements `__init__`, `reset`, `change`, and `prepare` if layers share work.
 
     `shapes`: module path -> (d_out, d_in) of every adapted module, in the order of the stacks.
@@ -92,15 +105,18 @@ class JointLayer(nn.Module, BaseTunerLayer):
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         raise ValueError("this method's adapters are not merged into the base weights; use the model with the adapter in it")
 
+    def unmerge(self) -> None:
+        warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
+
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         y: Tensor = self.base_layer(x, *args, **kwargs)
         if self.disable_adapters:
             return y
         result = y
         for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
-            narrow = y.dtype == torch.bfloat16
+            narrow, dtype = y.dtype == torch.bfloat16, next(part.parameters()).dtype
             with torch.autocast(x.device.type, torch.bfloat16, enabled=narrow):
-                change = part.change(self.path, *((x, y) if narrow else (x.float(), y.float())))
+                change = part.change(self.path, *((x, y) if narrow else (x.to(dtype), y.to(dtype))))
             result = result + change.to(y.dtype)
         return result
 
@@ -164,16 +180,17 @@ class JointTuner(BaseTuner):
     def _new_adapter(self, model: nn.Module, config: Any, low_cpu_mem_usage: bool) -> nn.Module:
         if not config.target_modules:
             raise ValueError(f"{type(config).__name__} needs target_modules: the modules to adapt")
+        name_linear_layers(config, model)
         stacks = {
             name: {layer.module_name: layer.shape for layer in layers}
             for name, layers in find_targets(model, lambda path: check_target_module_exists(config, path)).items()
         }
         first = model.get_submodule(next(iter(next(iter(stacks.values())))))
         device = next(first.parameters()).device
-        with init_empty_weights() if low_cpu_mem_usage else nullcontext():
+        with init_empty_weights() if low_cpu_mem_usage or device.type == "meta" else nullcontext():
             adapter = self.adapter_cls(config, stacks)
-        if low_cpu_mem_usage or device.type == "meta":
-            return adapter.to("meta")
+        if any(weight.is_meta for weight in adapter.parameters()):  # PEFT, too, may have said so, around all this
+            return adapter
         adapter.reset()
         return adapter.to(device)
 

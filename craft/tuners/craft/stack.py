@@ -31,7 +31,7 @@ from craft.models.projections import Located, Stacks, find_projections, find_tar
 from craft.ranks import Ranks, resolve_ranks
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.equation import core_offsets, dropout_masks
-from craft.tuners.joint import name_linear_layers
+from craft.tuners.joint import WideModule, name_linear_layers
 
 PARTS = ("core", "u1", "u2", "u3")
 
@@ -179,7 +179,7 @@ def _versions(js: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     return [(j, 0 if j.is_inference() else j._version) for j in js]
 
 
-class CraftAdapter(nn.Module):
+class CraftAdapter(WideModule):
     """J1, J2, J3 of every stack of one adapter, with the stacks. J starts at I + epsilon N(0, 1), drawn on the CPU."""
 
     def __init__(self, stacks: Sequence[Stack], device: torch.device, epsilon: float = 1e-3, seed: int | None = None) -> None:
@@ -202,13 +202,8 @@ class CraftAdapter(nn.Module):
     def js(self, stack: Stack) -> list[Tensor]:
         return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CraftAdapter:
-        def wide(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            narrow = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
-            return tensor.to(moved.device, torch.float32) if narrow else moved
-
-        super()._apply(wide, recurse)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
         for stack in self.stacks.values():
             stack.drop()
         return self
