@@ -3,15 +3,15 @@
     JointTuner ── parts: adapter name -> JointAdapter     every trained tensor of the adapter, shared or a layer's own
       └─ JointLayer around every target                   y = base(x);  y + parts[adapter].change(path, x, y)
 
-Trained tensors are float32 under any base that is no wider; products have the format of the base layer's output. CRAFT has layers and adapters
-of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
+Trained tensors are float32 under any base that is no wider; products have the format of the base layer's output. CRAFT has
+layers and adapters of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -61,7 +61,12 @@ class WideModule(nn.Module):
             narrow = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
             return tensor.to(moved.device, torch.float32) if narrow else moved
 
-        return super()._apply(wide, recurse)
+        super()._apply(wide, recurse)
+        self.drop()
+        return self
+
+    def drop(self) -> None:
+        """Drops what was computed from the tensors."""
 
 
 class JointAdapter(WideModule, ABC):
@@ -302,6 +307,29 @@ def unwrap_heads(model: nn.Module) -> dict[str, Any]:
         head = wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
         model.set_submodule(name, head)
     return wrappers
+
+
+def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    """Lists tensors with their versions, by which `is_current` knows a later change."""
+    return [(tensor, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+def is_current(made: Tensor | None, made_with: list[tuple[Tensor, int]], tensors: Iterable[Tensor]) -> bool:
+    """Returns whether `made`, made with these `versions`, is that of the present `tensors`, with a graph if one is wanted."""
+    present = versions(tensors)
+    if made is None or len(made_with) != len(present):
+        return False
+    lacks_graph = torch.is_grad_enabled() and any(each.requires_grad for each, _ in present) and not made.requires_grad
+    return not lacks_graph and all(a is b and m == n for (a, m), (b, n) in zip(made_with, present, strict=True))
+
+
+def is_stale(made: Tensor | None, made_with: list[tuple[Tensor, int]], tensors: Iterable[Tensor]) -> bool:
+    """Returns whether a layer, in a call that went past the hook of the whole model, has to make `made` again.
+
+    Where a checkpoint runs a layer again, in a backward pass, it meets what it had.
+    """
+    runs = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1
+    return runs and not is_current(made, made_with, tensors)
 
 
 def parameter(*shape: int) -> nn.Parameter:

@@ -22,7 +22,8 @@ from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+from craft.models.compute import no_autocast
+from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, is_stale, parameter, versions
 
 
 @dataclass
@@ -102,7 +103,11 @@ class SuperLoraAdapter(JointAdapter):
         self.factors = nn.ModuleList(
             nn.ParameterList(parameter(size, config.r) for size in sides) for _ in range(config.groups)
         )
+        self.drop()
+
+    def drop(self) -> None:
         self.changes: dict[str, Tensor] = {}
+        self._made_with: list[tuple[Tensor, int]] = []
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -120,12 +125,16 @@ class SuperLoraAdapter(JointAdapter):
             groups.append(tensor.reshape(-1)[: self.group] * self.scaling)
         pieces = torch.cat(groups)[: sum(self.lengths)].split(self.lengths)
         self.changes = {path: piece.view(self.shapes[path]) for path, piece in zip(self.shapes, pieces, strict=True)}
+        self._made_with = [] if torch.compiler.is_compiling() else versions(self.parameters())
 
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
+        if is_stale(self.changes.get(path), self._made_with, self.parameters()):
+            with no_autocast(x.device):
+                self.prepare()
         return F.linear(x, self.changes[path])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "changes": {}}
+        return {**self.__dict__, "changes": {}, "_made_with": []}
 
 
 class SuperLoraModel(JointTuner):

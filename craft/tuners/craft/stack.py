@@ -13,7 +13,7 @@ Neither is ever narrower than float32: only a model cast to float64 widens them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -31,7 +31,7 @@ from craft.models.projections import Located, Stacks, find_projections, find_tar
 from craft.ranks import Ranks, resolve_ranks
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.equation import core_offsets, dropout_masks
-from craft.tuners.joint import WideModule, name_linear_layers
+from craft.tuners.joint import WideModule, is_current, is_stale, name_linear_layers, versions
 
 PARTS = ("core", "u1", "u2", "u3")
 
@@ -134,10 +134,10 @@ class Stack(nn.Module):
     def prepare(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
         """Computes the cores of all layers, with new dropout masks; keeps them in evaluation while J stays as it is."""
         drops, learns = training and self.dropout > 0, torch.is_grad_enabled() and any(j.requires_grad for j in js)
-        compiles = torch.compiler.is_compiling()
-        if not (drops or learns or compiles) and self.is_current(js) and self.masks is None:
-            assert self.cores is not None
-            if self.cores[0].dtype == dtype and not self.cores[0].requires_grad:
+        compiles, first = torch.compiler.is_compiling(), self.cores[0] if self.cores else None
+        if not (drops or learns or compiles) and self.masks is None and is_current(first, self._made_with, js):
+            assert first is not None
+            if first.dtype == dtype and not first.requires_grad:
                 return
         self.masks = dropout_masks(self.ranks, self.dropout, js[0]) if drops else None
         if learns or compiles:
@@ -145,22 +145,11 @@ class Stack(nn.Module):
         else:
             with torch.inference_mode(False), torch.no_grad():
                 self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
-        self._made_with = [] if compiles else _versions(js)
-
-    def is_current(self, js: Sequence[Tensor]) -> bool:
-        """Returns whether `cores` are those of the present J, with a graph if one is wanted."""
-        if self.cores is None:
-            return False
-        lacks_graph = torch.is_grad_enabled() and any(j.requires_grad for j in js) and not self.cores[0].requires_grad
-        same = zip(self._made_with, _versions(js), strict=False)
-        return not lacks_graph and bool(self._made_with) and all(a is b and m == n for (a, m), (b, n) in same)
+        self._made_with = [] if compiles else versions(js)
 
     def core_of(self, index: int, js: Sequence[Tensor], dtype: torch.dtype, device: torch.device, training: bool) -> Tensor:
-        """Returns M of one layer. A call that went past the hook of the whole model computes the cores here.
-
-        Where a checkpoint runs a layer again, in a backward pass, it meets the cores that it had.
-        """
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1 and not self.is_current(js):
+        """Returns M of one layer. A call that went past the hook of the whole model computes the cores here."""
+        if is_stale(self.cores[0] if self.cores else None, self._made_with, js):
             self.prepare(js, dtype, training)
         assert self.cores is not None
         core = self.cores[index]
@@ -173,10 +162,6 @@ class Stack(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cores": None, "masks": None, "_made_with": [], "_casts": {}}
-
-
-def _versions(js: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
-    return [(j, 0 if j.is_inference() else j._version) for j in js]
 
 
 class CraftAdapter(WideModule):
@@ -202,11 +187,9 @@ class CraftAdapter(WideModule):
     def js(self, stack: Stack) -> list[Tensor]:
         return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
+    def drop(self) -> None:
         for stack in self.stacks.values():
             stack.drop()
-        return self
 
 
 def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:

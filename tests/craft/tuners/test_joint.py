@@ -59,7 +59,23 @@ def test_a_cast_of_the_model_changes_the_outputs_by_rounding(
 
 def test_all_linear_modules_are_adapted_and_unmerging_warns(settings: JointConfig, tiny_model: TinyModel) -> None:
     settings.target_modules = "all-linear"
-    model = get_peft_model(tiny_model("bert"), settings)
+    model: Any = get_peft_model(tiny_model("bert"), settings)
     assert {*model.base_model.targeted_module_names} == {*linear_modules(tiny_model("bert"))}
     with pytest.warns(UserWarning, match="Already unmerged"):
         model.unmerge_adapter()
+
+
+def test_a_part_of_the_model_called_by_itself_has_the_present_weights(settings: JointConfig, tiny_model: TinyModel) -> None:
+    model, x = moved(tiny_model("bert"), settings), torch.randn(3, 32)
+    part = model.get_base_model().encoder.layer[0].attention.self.query
+    first = part(x)
+    hidden(model)
+    assert torch.equal(part(x), first)
+    with torch.no_grad():
+        for weight in model.base_model.parts.parameters():
+            weight.mul_(1.5)
+        second = part(x)
+    assert part(x).requires_grad
+    assert not torch.equal(second, first)
+    hidden(model)
+    assert torch.equal(part(x), second)
