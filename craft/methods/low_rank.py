@@ -16,7 +16,7 @@ nothing casts the hidden states back, and attention then computes in float32. (T
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -193,10 +193,15 @@ class Ia3Parameters(Projected):
 
 
 def build_ia3(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) -> nn.Module:
-    from craft.models.projections import target_modules
+    from craft.models.projections import find_projections
 
-    inputs = target_modules(model, ["down"], parameters.layers) if "down" in parameters.projections else []
-    return attach(model, context, "IA3", parameters, feedforward_modules=inputs)
+    def paths(words: Sequence[str]) -> list[str]:
+        stacks = find_projections(model, words, layers=parameters.layers)
+        return [place.module_name for stack in stacks.values() for place in stack]
+
+    # PEFT wants the second list to be a part of the first, and an end that is unique to `down` may not be unique beside `o`.
+    inputs = paths(["down"]) if "down" in parameters.projections else []
+    return attach(model, context, "IA3", parameters, target_modules=paths(parameters.projections), feedforward_modules=inputs)
 
 
 _PLAIN = {"psoft_orth": False, "psoft_mag_a": False, "psoft_mag_b": False}
