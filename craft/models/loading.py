@@ -121,13 +121,25 @@ def load_tokenizer(name: str, *, revision: str | None = None, files: Path | None
 
 
 def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:
-    """Checks that `tokenizer` is the model's own, as far as their vocabularies tell."""
-    tokens, rows = max(tokenizer.get_vocab().values()) + 1, model.get_input_embeddings().num_embeddings
+    """Checks that `tokenizer` is the model's own, as far as their vocabularies tell.
+
+    Added words, such as those of images, may lie behind the model's rows, unless every text has them.
+    """
+    added, rows = tokenizer.get_added_vocab(), model.get_input_embeddings().num_embeddings
+    tokens = 1 + max((place for word, place in tokenizer.get_vocab().items() if word not in added), default=-1)
     if not rows / 2 <= tokens <= rows:
         raise ModelUnsuited(
             f"model {name}: its tokenizer has {tokens:,} words and the model {rows:,}; they belong to different models. Take "
             "the tokenizer files that come with the weights"
         )
+    for role in ("pad", "bos", "eos"):
+        place, word = (getattr(tokenizer, f"{role}_token{end}") for end in ("_id", ""))
+        if place is not None and place >= rows:
+            raise ModelUnsuited(
+                f"model {name}: the {role}_token {word!r} of its tokenizer has the number {place:,}, and the model has rows 0 "
+                f"to {rows - 1:,}: it was added to the tokenizer alone. Name another {role}_token in tokenizer_config.json, or "
+                "resize the model's embedding (resize_token_embeddings) and save both"
+            )
 
 
 def _missing_parts(folder: Path) -> list[str]:

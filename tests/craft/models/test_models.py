@@ -158,6 +158,12 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Pa
             continue
         with pytest.raises(ModelUnsuited, match=f"its tokenizer has 30,522 words and the model {rows:,}"):
             refuse_other_words("m", tokenizer, model)
+    model.resize_token_embeddings(30_522, mean_resizing=False)
+    tokenizer.add_tokens(["<image>"])  # Gemma's rows end before it
+    refuse_other_words("m", tokenizer, model)
+    tokenizer.add_special_tokens({"pad_token": "[MORE]"})
+    with pytest.raises(ModelUnsuited, match=r"the pad_token '\[MORE\]' .* 30,523, and the model has rows 0 to 30,521"):
+        refuse_other_words("m", tokenizer, model)
 
 
 @pytest.mark.parametrize("body_type", ["distilbert", "llama"])
