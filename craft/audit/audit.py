@@ -23,9 +23,8 @@ from safetensors.torch import load_file
 from craft.audit.changes import Changes, changes_of, check_change, switch, warnings_of, write_adapter, write_lora
 from craft.audit.folder import CRAFT, NAME, Data, Folder, as_trained, describe, read_folder
 from craft.audit.verdict import Answers, Audit, Size, compare_answers
-from craft.models import Base, quiet_libraries
+from craft.models import quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
-from craft.models.loading import load_model
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.predictions import PREDICTIONS_FILE, read_file
 from craft.scoring.scorer import Scorer, make_scorer, splits_of
@@ -153,8 +152,7 @@ class _Auditor:
         """Loads the model and reads its adapter's changes. Raises ValueError if these are not all that the adapter does."""
         folder, task, pad = self._folder, self._task, self._tokenizer.pad_token_id
         model, stored = folder.load(task.kind, task.labels, pad), folder.moves_base
-        base = load_model(Base(folder.base, task.kind, task.labels, folder.revision, pad_token_id=pad)) if stored else None
-        changes = changes_of(model, base)
+        changes = changes_of(model, folder.load_base(task.kind, task.labels, pad) if stored else None)
         if (cut := folder.cut) is not None:  # of low-rank matrices the model has the products
             changes = replace(changes, parameters=min(cut[1], changes.parameters))
         if folder.peft_type == CRAFT:

@@ -79,7 +79,7 @@ def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
         if not isinstance(base, nn.Linear | Conv1D):
             raise ValueError(f"the adapter changes {name} ({type(base).__name__}); linear layers alone are cut")
         transposed |= isinstance(base, Conv1D)
-        stored_weight = original.get_parameter(f"{name}.weight").data if original is not None else None
+        stored_weight = original.get_parameter(f"{name}.weight").data.to(base.weight.device) if original is not None else None
         try:
             with torch.no_grad():
                 u, s, vt = _spectrum(layer, isinstance(base, Conv1D), stored_weight)

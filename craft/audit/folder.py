@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel, PeftType
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from craft.models import Base, quiet_libraries
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
@@ -109,9 +109,13 @@ class Folder:
             advice = "Copy it from where the adapter was trained, or remove its files to take the base's"
             raise ValueError(f"the tokenizer in {self.path} cannot be read: {error}. {advice}") from error
 
+    def load_base(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PreTrainedModel:
+        """Loads the base model as it is stored."""
+        return load_model(Base(self.base, kind, labels, self.revision, pad_token_id=pad_token_id))
+
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
-        model = load_model(Base(self.base, kind, labels, self.revision, pad_token_id=pad_token_id))
+        model = self.load_base(kind, labels, pad_token_id)
         if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
                 model.resize_token_embeddings(self.words)

@@ -134,7 +134,8 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
     from craft.trainer.checkpoint import MANIFEST_FILE
     from craft.tuners.craft.model import CraftModel
 
-    method = read_run(adapter)["spec"]["method"]
+    record = read_run(adapter)
+    method = record["spec"]["method"]
     model, tokenizer = load_adapter(adapter, base)
     if not isinstance(model, PeftModel):
         raise ValueError(f"method {method} is no change of weights that a LoRA could be; take the adapter without --as lora")
@@ -144,10 +145,12 @@ def write_as_lora(adapter: Path, folder: Path, base: str | None = None) -> None:
         copy_texts(adapter, folder)
     else:
         try:
-            changes = changes_of(model)
+            stored = read_folder(adapter, base)
+            labels, pad = record["labels"], tokenizer.pad_token_id
+            changes = changes_of(model, stored.load_base(record["kind"], labels, pad) if stored.moves_base else None)
         except (AttributeError, NotImplementedError, ValueError) as error:
             raise ValueError(f"method {method} cannot be written as a LoRA: {error}; take it without --as lora") from error
-        write_lora(read_folder(adapter, base), changes, folder, equal_ranks=True)
+        write_lora(stored, changes, folder, equal_ranks=True)
         (folder / MANIFEST_FILE).unlink()  # the folder gets more files
     shutil.copy(adapter / RUN_FILE, folder)
     again, _ = load_adapter(folder, base)

@@ -250,8 +250,7 @@ def test_the_base_has_the_revision_that_the_adapter_names(
     model.peft_config["default"].revision = "v1"
     model.save_pretrained(tmp_path / "whole")
     read = list[Base]()
-    for place in ("audit", "folder"):
-        monkeypatch.setattr(f"craft.audit.{place}.load_model", lambda base: read.append(base) or load_model(base))
+    monkeypatch.setattr("craft.audit.folder.load_model", lambda base: read.append(base) or load_model(base))
     audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
     assert {base.revision for base in read} == {audit.folder.revision} == {"v1"}
     elsewhere = shutil.copytree(tiny_bert, tmp_path / "elsewhere")

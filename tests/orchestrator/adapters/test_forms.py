@@ -102,6 +102,14 @@ def test_craft_is_written_as_a_lora_by_its_own_factors(tiny_bert: str, tmp_path:
     assert own - {"manifest.json"} <= written
 
 
+@pytest.mark.parametrize("method", ["pissa", "olora", "milora"])
+def test_an_adapter_that_takes_its_start_out_of_the_base_is_written_as_a_lora(
+    method: str, tiny_bert: str, tmp_path: Path
+) -> None:
+    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters={"rank": 2}, training=SHORT)
+    write_as_lora(train_run(spec, tmp_path / "run").adapter, tmp_path / "lora")
+
+
 SINGLE, PAIR = "toy/sentiment", "toy/paraphrase"
 
 
