@@ -67,22 +67,30 @@ def audit_adapter(
     to: str | Path | None = None,
     tell: Tell = lambda line: None,
 ) -> Audit:
-    """Audits an adapter. Raises ValueError if folder, data or base cannot be used; then nothing was written.
+    """Audits an adapter. Raises ValueError if it, the data or the base cannot be used; then nothing was written.
 
     Args:
+        adapter: a folder, or a model, whose active adapter it is.
         base: name or folder of the base model here, if it is not the name in the folder.
         within: points that may be lost, with the probability `sure`; of a likelihood at most a tenth of the adapter's gain.
-        to: gets the smallest adapter that is enough; made if there is one.
+        to: gets the smallest adapter that is enough; a new folder, made if there is one.
         tell: gets a line for each part that is done.
     """
     if not 0 < within <= 100:
         raise ValueError(f"within {within:g}: points of the score, above 0 and at most 100")
     if not 0 < sure < 1:
         raise ValueError(f"sure {sure:g}: a probability, above 0 and below 1")
+    if to is not None and Path(to).exists():
+        raise ValueError(f"to {to}: it is there already, and the smallest adapter gets a new folder; name another or remove it")
     with tempfile.TemporaryDirectory(prefix="craft-audit-") as scratch, isolate_process(), quiet_libraries():
         if not isinstance(adapter, str | Path):
-            adapter.save_pretrained(f"{scratch}/adapter")
-            adapter = f"{scratch}/adapter"
+            if len(active := adapter.active_adapters) > 1:
+                raise ValueError(
+                    f"the adapters {', '.join(active)} are active, and one is audited: call set_adapter with its name"
+                )
+            adapter.save_pretrained(f"{scratch}/adapter", selected_adapters=active)
+            # PEFT's names of folders.
+            adapter = Path(scratch, "adapter", *(name for name in active if name != "default"))
         folder = read_folder(Path(adapter), base)
         result = run_repeatably(lambda notes: _Auditor(folder, data, Path(scratch), tell).audit(within, sure))
         if to is not None and (size := result.enough) is not None and size.folder is not None:

@@ -94,11 +94,16 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
     assert "64 of its 1,536 parameters are enough" in audit.verdict
     assert any("above the most frequent class (50.0)" in line for line in audit.warnings)
     base = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=2)
-    model = peft.PeftModel.from_pretrained(base, str(tmp_path / "small"))
+    model = peft.PeftModel.from_pretrained(base, str(tmp_path / "small"), adapter_name="small")
     trained = load_file(tmp_path / "whole" / WEIGHTS_FILE)["base_model.model.classifier.weight"]
-    assert torch.equal(model.get_base_model().classifier.modules_to_save["default"].weight, trained)
-    again = audit_adapter(tmp_path / "small", Data(rows(tmp_path), label="label"), within=100)
-    assert again.score == audit.sizes[-1].score
+    assert torch.equal(model.get_base_model().classifier.modules_to_save["small"].weight, trained)
+    model.load_adapter(str(tmp_path / "whole"), "default")
+    again = audit_adapter(model, Data(rows(tmp_path), label="label"), within=100)
+    assert (again.score, again.parameters) == (audit.sizes[-1].score, 64)
+    model.base_model.active_adapter = ["small", "default"]  # as set_adapter leaves it, of models without a head
+    for to, said in ((tmp_path, "it is there already"), (None, "small, default are active, and one is audited")):
+        with pytest.raises(ValueError, match=said):
+            audit_adapter(model, Data(rows(tmp_path), label="label"), to=to)
 
 
 @pytest.mark.slow
