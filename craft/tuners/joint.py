@@ -316,9 +316,9 @@ def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
 
 def is_current(made: Tensor | None, made_with: list[tuple[Tensor, int]], tensors: Iterable[Tensor]) -> bool:
     """Returns whether `made`, made with these `versions`, is that of the present `tensors`, with a graph if one is wanted."""
-    present = versions(tensors)
-    if made is None or len(made_with) != len(present):
+    if made is None or not made_with:
         return False
+    present = versions(tensors)
     lacks_graph = torch.is_grad_enabled() and any(each.requires_grad for each, _ in present) and not made.requires_grad
     return not lacks_graph and all(a is b and m == n for (a, m), (b, n) in zip(made_with, present, strict=True))
 

@@ -132,12 +132,15 @@ class Stack(nn.Module):
         return (self.scaling * factors.u2) @ self.offsets(js, layer=layer)[0] @ factors.u3.T
 
     def prepare(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
-        """Computes the cores of all layers, with new dropout masks; keeps them in evaluation while J stays as it is."""
+        """Computes the cores of all layers, with new dropout masks; a pass without gradients keeps them while J stays as it is.
+
+        Those with a graph stay, too: a checkpoint of an earlier pass may still run its layers again.
+        """
         drops, learns = training and self.dropout > 0, torch.is_grad_enabled() and any(j.requires_grad for j in js)
         compiles, first = torch.compiler.is_compiling(), self.cores[0] if self.cores else None
         if not (drops or learns or compiles) and self.masks is None and is_current(first, self._made_with, js):
             assert first is not None
-            if first.dtype == dtype and not first.requires_grad:
+            if first.dtype == dtype:
                 return
         self.masks = dropout_masks(self.ranks, self.dropout, js[0]) if drops else None
         if learns or compiles:
