@@ -31,7 +31,8 @@ def to_lora(tuner: Any, directory: str | Path, adapter_name: str | None = None, 
     name = adapter_name or tuner.active_adapters[0]
     tuner.craft_adapter(name)
     tensors = {
-        f"base_model.{key}": tensor.detach().cpu().contiguous()  # the tuner has no PeftModel around it
+        # The tuner has no PeftModel around it. Tied weights, which PEFT saves after a resize, are no two names in one file.
+        f"base_model.{key}": tensor.detach().to("cpu", copy=True).contiguous()
         for key, tensor in get_peft_model_state_dict(tuner, adapter_name=name).items()
         if not any(mark in key for mark in ("craft_J.", FINGERPRINT, FACTORS))
     }

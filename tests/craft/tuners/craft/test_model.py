@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from craft import CraftConfig, rank_scaled_adamw
@@ -257,6 +257,20 @@ def test_lora_export_is_exact(projections: tuple[str, ...], family: str, tiny_mo
     expected = hidden(model)
     torch.testing.assert_close(hidden(lora), expected, rtol=0, atol=2e-5 * float(expected.detach().abs().max()))
     assert {config.r for config in lora.peft_config.values()} <= {6, 12, 18}
+
+
+def test_lora_export_has_a_tied_vocabulary_that_was_resized(tiny_model: TinyModel, tmp_path: Path) -> None:
+    tiny_model("gpt2", head="causal").save_pretrained(tmp_path / "base")
+
+    def resized() -> Any:
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        model.resize_token_embeddings(70, mean_resizing=False)
+        return model
+
+    model = adapted(resized(), task_type="CAUSAL_LM")
+    lora = PeftModel.from_pretrained(resized(), model.to_lora(tmp_path / "lora")).eval()
+    assert lora.get_input_embeddings().weight is lora.get_output_embeddings().weight
+    torch.testing.assert_close(lora(IDS).logits, model(IDS).logits, rtol=0, atol=1e-4)
 
 
 def test_dropout_masks_keep_the_mean() -> None:
