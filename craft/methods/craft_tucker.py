@@ -72,7 +72,7 @@ def optimizer(
     from craft.tuners.craft.model import scale_by_rank
 
     if parameters.rate_scaling == "rank":
-        groups = scale_by_rank(groups, model.base_model.craft_adapter("default"), REFERENCE_RANK)  # type: ignore[union-attr, operator]
+        groups = scale_by_rank(groups, model, REFERENCE_RANK)
     return adamw(groups)
 
 

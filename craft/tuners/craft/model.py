@@ -144,13 +144,14 @@ def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:
     return (f"{name}." if name else "").replace("_fsdp_wrapped_module.", ""), tuner
 
 
-def scale_by_rank(groups: list[dict[str, Any]], adapter: CraftAdapter, reference: float) -> list[dict[str, Any]]:
+def scale_by_rank(groups: list[dict[str, Any]], model: nn.Module, reference: float) -> list[dict[str, Any]]:
     """Divides an optimizer's groups so that J2 and J3 learn at `reference` / their rank times the rate of their group.
 
     AdamW moves every entry of an r x r matrix by about the rate, so the matrix by up to r times that: the best rate falls like
     1 / r. J1 learns at the rate itself, because its rank is nearly always the number of layers.
     """
-    factors = {j: reference / len(j) for stack in adapter.stacks.values() for j in adapter.js(stack)[1:]}
+    adapters = cast(Iterator[CraftAdapter], _tuner_of(model)[1].parts.children())
+    factors = {j: reference / len(j) for each in adapters for stack in each.stacks.values() for j in each.js(stack)[1:]}
     by_rate: list[dict[str, Any]] = []
     for group in groups:
         rates: dict[float, list[nn.Parameter]] = {}
@@ -167,16 +168,15 @@ def rank_scaled_adamw(
     learning_rate: float = 3e-3,
     head_learning_rate: float = 1e-3,
     weight_decay: float = 0.0,
-    adapter_name: str = "default",
 ) -> torch.optim.AdamW:
-    """Makes AdamW for a program that trains a CRAFT adapter itself, so that one rate serves all ranks.
+    """Makes AdamW for a program that trains CRAFT adapters itself, so that one rate serves all ranks.
 
     `learning_rate` is that of J1, and of J2 and J3 at rank 64. All else that trains, such as a task head, has
     `head_learning_rate` and `weight_decay`; J is never pulled to 0, where it would erase the weights.
     """
-    adapter = model.base_model.craft_adapter(adapter_name)  # type: ignore[union-attr, operator]
-    js = set(adapter.parameters())
-    weights = [weight for weight in model.parameters() if weight.requires_grad and weight not in js]
-    groups: list[dict[str, Any]] = [{"params": list(adapter.parameters()), "lr": learning_rate, "weight_decay": 0.0}]
-    groups += [{"params": weights, "lr": head_learning_rate, "weight_decay": weight_decay}] if weights else []
-    return adamw(scale_by_rank(groups, adapter, 64))
+    parts = {*_tuner_of(model)[1].parts.parameters()}
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    js, head = ([weight for weight in weights if (weight in parts) == ours] for ours in (True, False))
+    groups: list[dict[str, Any]] = [{"params": js, "lr": learning_rate, "weight_decay": 0.0}]
+    groups += [{"params": head, "lr": head_learning_rate, "weight_decay": weight_decay}] if head else []
+    return adamw(scale_by_rank(groups, model, 64))

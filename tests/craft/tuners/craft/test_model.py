@@ -238,12 +238,14 @@ def test_the_default_ranks_are_64_or_what_a_narrow_model_has(tiny_model: TinyMod
 
 def test_one_rate_serves_all_ranks_and_the_head_has_its_own(tiny_model: TinyModel) -> None:
     model = adapted(tiny_model("bert"), ranks=("all", 32, 16), modules_to_save=["pooler"])
+    model.add_adapter("other", CraftConfig(ranks=("all", 16, 32)))
+    model.base_model.craft_J["other"].requires_grad_(True)  # as where both are active
     optimizer = rank_scaled_adamw(model, learning_rate=1e-3, head_learning_rate=5e-4, weight_decay=0.1)
     assert optimizer.param_groups[0]["lr"] == 1e-3, "the logged rate is the one that was asked for"
     rates = {id(weight): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for weight in group["params"]}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            wanted = {"J1": 1e-3, "J2": 2e-3, "J3": 4e-3}.get(name[-2:])
+            wanted = {3: 1e-3, 32: 2e-3, 16: 4e-3}[len(weight)] if "craft_J" in name else None
             assert rates.pop(id(weight)) == ((5e-4, 0.1) if wanted is None else (wanted, 0.0)), name
     assert not rates
 
