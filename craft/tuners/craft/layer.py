@@ -2,7 +2,7 @@
 
     y = W x + b  +  s U2 (M_l (U3ᵀ x))        for each active adapter; M_l from the adapter's stack (`craft.tuners.craft.stack`)
 
-A layer holds nothing that trains. The base layer is called as it is, so it may be quantized or offloaded.
+A layer holds nothing that trains. The base layer is called as it is, so it may be quantized.
 """
 
 from __future__ import annotations

@@ -253,6 +253,11 @@ def base_weight(module: Any, layer: Located) -> Tensor:
             raise ValueError(_unreadable(layer, str(error))) from error
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise ValueError(_unreadable(layer, f"its weight is {getattr(weight, 'dtype', 'not there')}"))
+    if weight.is_meta and hasattr(module, "_hf_hook"):
+        raise ValueError(
+            f"the weight of {layer.module_name} is offloaded (device_map) to the CPU's memory or the disk, so CRAFT cannot "
+            "decompose it. Load the base model with all layers on GPUs, if need be quantized, or all on the CPU."
+        )
     weight = weight.detach()
     matrix = weight.T if isinstance(module, Conv1D) else weight
     return matrix[layer.start : layer.stop]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -135,6 +136,9 @@ def test_a_model_without_weights_says_so(tiny_model: TinyModel) -> None:
         model = AutoModel.from_config(tiny_model("bert").config)
     with pytest.raises(ValueError, match="meta device"):
         adapted(model)(input_ids=IDS.to("meta"))
+    offloaded = cpu_offload(tiny_model("bert"), execution_device=torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"layer\.0\.attention\.self\.query is offloaded \(device_map\)"):
+        adapted(offloaded)
 
 
 @pytest.mark.parametrize("form", ["list", "regex", "all-linear"])
