@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 from craft import TUNERS
 
 GROUP, VARIABLE = "craft_sweeps", "CRAFT_SWEEPS_PLUGINS"
-LARGEST = 90_000
-"""Bytes of a plugin that is a single file: it travels in a variable of the environment, which holds 128 KiB."""
+LARGEST = 120_000
+"""Bytes of all plugins as Ray gives them to a worker: within one argument of 128 KiB, in which the variable is quoted again."""
 
 
 class PluginError(ValueError):
@@ -72,8 +72,12 @@ def load_plugins(names: Iterable[str], folders: Sequence[Path] = ()) -> list[Plu
     load_installed()
     plugins = [_load(name, folders) for name in names]
     if plugins:
-        os.environ[VARIABLE] = json.dumps([asdict(plugin) for plugin in LOADED.values()])
+        os.environ[VARIABLE] = _written(LOADED)
     return plugins
+
+
+def _written(plugins: Mapping[str, Plugin]) -> str:
+    return json.dumps([asdict(plugin) for plugin in plugins.values()])
 
 
 def load_inherited() -> None:
@@ -123,13 +127,18 @@ def _load(name: str, folders: Sequence[Path]) -> Plugin:
     digest = hashlib.sha256(text.encode()).hexdigest()
     if (earlier := LOADED.get(file.stem)) is not None and earlier.sha256 == digest:
         return earlier
-    if not file.stem.isidentifier() or len(text.encode()) > LARGEST:
-        rule = f"a plugin file has a Python name and at most {LARGEST:,} bytes"
-        raise PluginError(f"plugin {file}: {rule}; install larger ones as a package on every machine")
+    if not file.stem.isidentifier():
+        raise PluginError(f"plugin {file}: a plugin file has a Python name, of letters, digits and _; rename it")
+    plugin = Plugin(file.stem, "", digest, text)
+    if (size := len(json.dumps(_written(LOADED | {file.stem: plugin})))) > LARGEST:
+        raise PluginError(
+            f"plugin {file}: with it all plugins have {size:,} bytes, quoted for the processes that train, and at most "
+            f"{LARGEST:,} fit. Install large ones as a package on every machine"
+        )
     other = sys.modules[file.stem].__spec__ if file.stem in sys.modules else find_spec(file.stem)
     if earlier is None and other is not None and not (other.origin and file.samefile(other.origin)):
         raise PluginError(f"plugin {file} has the name of another module, {file.stem}: rename the file")
-    return _run_text(Plugin(file.stem, "", digest, text), str(file))
+    return _run_text(plugin, str(file))
 
 
 def _run_text(plugin: Plugin, place: str | None = None) -> Plugin:

@@ -163,7 +163,7 @@ def test_a_changed_plugin_is_named_on_resuming(tmp_path: Path) -> None:
             "register_metric('accuracy', METRICS['f1'])",
             r"there is a metric 'accuracy' already: give yours another name",
         ),
-        ("mine.py", "x = 1\n" * 20_000, r"at most 90,000 bytes; install larger ones"),
+        ("mine.py", 'x = ""\n' * 12_000, r"have 180,\d\d\d bytes.* at most 120,000 fit\. Install large ones"),
         ("absent.py", "", "there is no file absent.py, neither next to the sweep file nor here"),
         ("absent", "", "no such module on Python's path, and no file absent.py"),
         ("json.py", "", "has the name of another module, json: rename the file"),
