@@ -7,6 +7,7 @@ All sizes answer the same held-out rows, so each is compared with the uncut adap
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -259,10 +260,10 @@ class _Auditor:
         np.add.at(table, (uncut.sides[0].astype(int), uncut.sides[1].astype(int)), 1)
         rows, columns = linear_sum_assignment(-table)
         if 100 * (table[rows, columns].sum() - np.trace(table)) / table.sum() > MISNAMED:
-            order = " ".join(self._task.labels[column] for column in columns)
+            named, order = shlex.join(self._task.labels), shlex.join(self._task.labels[column] for column in columns)
             as_named, best = (100 * right / table.sum() for right in (np.trace(table), table[rows, columns].sum()))
             raise ValueError(
-                f"the head seems to have its classes in another order than {' '.join(self._task.labels)}, by which it is right "
+                f"the head seems to have its classes in another order than {named}, by which it is right "
                 f"in {as_named:.0f} %: with `{order}` it is in {best:.0f} %. Give the order of its training as --labels"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -239,7 +240,10 @@ def audit(
         str | None,
         typer.Option(metavar="FILE", help="Rows for training each cut adapter further; none if not given."),
     ] = None,
-    labels: Annotated[str | None, typer.Option(metavar="'NAME ...'", help="The classes in the order of the head.")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="'NAME ...'", help="The classes in the order of the head; names with blanks in quotes."),
+    ] = None,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="accuracy, macro_f1, pearson, likelihood, exact_match, cloze, ...")
     ] = None,
@@ -268,7 +272,7 @@ def audit(
     screen = plain_screen(quiet=as_json)
     columns = Data(
         data, train, tuple(text or ()), label, tuple(prompt or ()), response, messages,
-        tuple(labels.split()) if labels else None, metric, max_length, plain,
+        _split(labels) if labels else None, metric, max_length, plain,
     )  # fmt: skip
     with filled(to) if to is not None else nullcontext() as aside:
         result = audit_adapter(folder, columns, base=base, within=within, sure=sure, to=aside, tell=screen.print)
@@ -286,3 +290,10 @@ def audit(
             if result.folder.is_language_model and not result.folder.config.get("modules_to_save"):
                 screen.print(f"vllm serve {result.folder.base} --enable-lora --max-lora-rank {result.served_rank}")
     return 0 if result.enough is not None else 1
+
+
+def _split(labels: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(labels))
+    except ValueError as error:
+        raise ValueError(f"--labels {labels}: {error}; put a name with blanks or a quote in quotes of the other kind") from None

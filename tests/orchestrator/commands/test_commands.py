@@ -11,11 +11,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
+import numpy as np
 import pytest
 
 import craft
+from craft.audit.audit import _Auditor
+from craft.audit.folder import Data
+from craft.audit.verdict import Answers
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
 from orchestrator.record.events import SessionStarted
@@ -125,6 +130,23 @@ def test_a_report_is_all_that_stdout_has(
 def test_points_are_checked_at_once(call: str, points: str, cli: Cli) -> None:
     said = cli(*call.split(), f"--within={points}", status=WRONG).err
     assert f"got {points}; points of the score, above 0 and at most 100" in said
+
+
+def test_the_order_of_classes_that_an_audit_advises_is_read_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes, data = ("very good", "isn't", "bad"), Data()
+    auditor: Any = SimpleNamespace(_task=SimpleNamespace(kind="classification", labels=classes), _data=data)
+    with pytest.raises(ValueError, match="classes in another order") as refused:
+        _Auditor._check_order(auditor, Answers("accuracy", (np.array([0, 1, 2]), np.array([1, 2, 0]))))
+    advised = str(refused.value).split("`")[1]
+
+    def stop(_folder: str, data: Data, **_: Any) -> None:
+        raise ValueError(f"the classes {data.labels}")
+
+    monkeypatch.setattr("craft.audit.audit.audit_adapter", stop)
+    assert (
+        f"the classes {(*classes[1:], classes[0])}" in cli("audit", "x", "--data", "y", "--labels", advised, status=WRONG).err
+    )
+    assert "in quotes of the other kind" in cli("audit", "x", "--data", "y", "--labels", "isn't bad", status=WRONG).err
 
 
 @pytest.mark.parametrize("name", ["ranks", "own_data", "search", "instructions", "fair"])
