@@ -3,9 +3,10 @@
 CRAFT stacks the L weights of a word into one tensor; LoRA and similar methods adapt each alone. Modules whose path without its
 digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are different stacks.
 
-LAYOUTS say where transformers keep their projections. A model has the first layout whose `q` and `down` it has. A layout maps a
-word to the end of the module's path (a regular expression). `pattern[i/n]` is the i-th of n equal parts of a fused module's
-outputs: `transformer.h.3.attn.c_attn[0/3]` is q of GPT-2, outputs 0 to d of 3 d.
+LAYOUTS say where transformers keep their projections. A model has the first layout whose `q` and `down` it has; else the
+attention of the first whose `q` and `o` it has: experts of a mixture are no linear modules. A layout maps a word to the end of
+the module's path (a regular expression). `pattern[i/n]` is the i-th of n equal parts of a fused module's outputs:
+`transformer.h.3.attn.c_attn[0/3]` is q of GPT-2, outputs 0 to d of 3 d.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ LAYOUTS = (
 def find_layout(paths: Iterable[str]) -> Mapping[str, str]:
     """Finds the layout of a model by the paths of its linear modules; an empty one if none of LAYOUTS fits."""
     paths = list(paths)
-    fits = (each for each in LAYOUTS if all(any(ends(path, each[word]) for path in paths) for word in ("q", "down")))
-    return next(fits, {})
+    for marks, words in ((("q", "down"), WORDS), (("q", "o"), WORDS[:4])):
+        for layout in LAYOUTS:
+            if all(any(ends(path, layout[mark]) for path in paths) for mark in marks):
+                return {word: layout[word] for word in words if word in layout}
+    return {}
 
 
 def ends(path: str, pattern: str) -> bool:
