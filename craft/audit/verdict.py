@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 from craft.audit.changes import share_layers
 from craft.audit.folder import Folder
 from craft.scoring.predictions import block_credits, draw_luck
-from craft.tasks.metrics import METRICS
+from craft.tasks.metrics import METRICS, accuracy
 from craft.words import list_some, points
 
-ROW_SHARES = ("accuracy", "exact_match", "cloze")
-"""Metrics that are the share of right rows, so that each row is a block."""
 Numbers = NDArray[np.float64]
 
 
@@ -78,8 +76,9 @@ class Difference:
 
 
 def compare_answers(first: Answers, second: Answers) -> Difference:
-    mean, graded = second.score() - first.score(), len(first) if METRICS[first.metric].graded else math.inf
-    if first.metric in ROW_SHARES:
+    mean, metric = second.score() - first.score(), METRICS[first.metric]
+    graded = len(first) if metric.graded else math.inf
+    if metric.compute is accuracy:  # the share of right rows, so that each row is a block
         right = [answers.sides[0] == answers.sides[1] for answers in (first, second)]
         gaps, counts = np.unique(100.0 * right[1] - 100.0 * right[0], return_counts=True)
         draws = mean + draw_luck(gaps, graded, counts.tolist())

@@ -135,7 +135,6 @@ class JointTuner(BaseTuner):
 
     uses_shared_state = True
     tuner_layer_cls = JointLayer
-    target_module_mapping: ClassVar[dict[str, list[str]]] = {}  # type: ignore[misc]
     adapter_cls: ClassVar[type[JointAdapter]]
     parts_name: ClassVar[str] = "parts"
     mixes: ClassVar[str] = ""

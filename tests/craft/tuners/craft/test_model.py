@@ -181,6 +181,9 @@ def save(model: Any, folder: Path) -> Path:
 def test_reload_gives_equal_outputs(save_factors: bool, family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     model = adapted(tiny_model(family), save_factors=save_factors)
     folder, expected = save(model, tmp_path), hidden(model)
+    keys = load_file(folder / "adapter_model.safetensors").keys()
+    js = {f"base_model.craft_J.{stack}_J{mode}" for stack in "qv" for mode in (1, 2, 3)}
+    assert {key for key in keys if "craft_J" in key} == js
     for how in ({"low_cpu_mem_usage": False}, {"low_cpu_mem_usage": True}, {"adapter_name": "other"}):
         assert torch.equal(hidden(PeftModel.from_pretrained(tiny_model(family), folder, **how)), expected), how
 
