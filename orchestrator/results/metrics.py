@@ -210,7 +210,7 @@ ROWS = (
     Column("search_score", "search score", "maximize", "score",
            "The score on the split that may choose, in points. Choose by this one.", place="record", interval=True),
     Column("random_guessing", "random guessing", "maximize", "score",
-           "The score of always answering the most frequent class, in points.", place="objective"),
+           "The best score of answers that no input decides, such as always the most frequent class.", place="objective"),
     Column(NORMALIZED, "normalized", "maximize", "score",
            "The mean over tasks, on each of which 0 is no adapter and 100 is full fine-tuning.", 1, "front", interval=True),
     Column("examples", "examples", "maximize", "count", "The fewest examples that a task was scored on.", place="front"),
