@@ -26,6 +26,7 @@ from dashboards.panels import PANELS, SECTIONS, Panel, View
 from dashboards.store import Feed, Store, SweepEntry
 from orchestrator.review.progress import describe_running, is_recent
 from orchestrator.review.run_table import read_table
+from orchestrator.tools.secrets import redact
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,9 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
     try:
         return panel.draw(view)
     except Exception as error:  # whatever a store holds, the rest of the page must stand
-        log.exception("the panel %s cannot be drawn", panel.name)
-        return {"empty": f"This panel could not be drawn: {type(error).__name__}: {error}"}
+        reason = redact(f"{type(error).__name__}: {error}")
+        log.warning("the panel %s cannot be drawn: %s", panel.name, reason)
+        return {"empty": f"This panel could not be drawn: {reason}"}
 
 
 def everything(store: Store, name: str) -> dict[str, Any]:

@@ -106,9 +106,9 @@ class Store:
         self._answers: dict[tuple[str, str], dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
         is_server = self.uri.startswith(("http://", "https://"))
-        self.mlflow_url = (mlflow_url or (public_address(self.uri) if is_server else "")).rstrip("/")
+        self.mlflow_url = public_address(mlflow_url or (self.uri if is_server else "")).rstrip("/")
         if self.mlflow_url and not self.mlflow_url.startswith(("http://", "https://")):
-            raise ValueError(f"--mlflow-url {mlflow_url!r} must begin with http:// or https://")
+            raise ValueError(f"--mlflow-url {self.mlflow_url!r} must begin with http:// or https://")
         if not waits:
             check_exists(self.uri)
 

@@ -10,7 +10,9 @@ from mlflow import MlflowClient
 from craft.scoring.predictions import write_predictions
 from dashboards.app import Sweeps
 from dashboards.frames import TrialRow
-from dashboards.page import everything, state_of, view_of
+from dashboards.page import everything, safe_spec, state_of, view_of
+from dashboards.panels import Panel, View
+from dashboards.panels.base import Plain
 from dashboards.store import Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
@@ -108,6 +110,17 @@ def test_links_quote_what_a_run_is_called() -> None:
     assert store.run_link("7", "a/b?c#d") == f"http://mlflow.example:5000/#/experiments/7/runs?{query}"
     with pytest.raises(ValueError, match="http"):
         Store("http://host", mlflow_url="javascript:alert(1)")
+
+
+def test_neither_links_nor_a_panel_that_fails_show_a_password(caplog: pytest.LogCaptureFixture) -> None:
+    assert Store("http://host", mlflow_url="http://bob:opensesame@front/").mlflow_url == "http://front"
+
+    def draw(view: View) -> Plain:
+        raise OSError("no answer from https://bob:opensesame@front/api")
+
+    spec = safe_spec(Panel("x", "X", "", "", draw), View([]))
+    assert spec["empty"].endswith("OSError: no answer from https://***@front/api")
+    assert "opensesame" not in caplog.text
 
 
 def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: StoreAt, tmp_path: Path) -> None:
