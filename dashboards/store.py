@@ -19,7 +19,7 @@ from orchestrator.record.state import State, fold
 from orchestrator.review.past_sweep import no_such_sweep
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import public_address, redact
-from orchestrator.tracking.client import explained, resolve_uri, sqlite_file
+from orchestrator.tracking.client import resolve_uri, sqlite_file
 from orchestrator.tracking.desired import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader, check_exists
 
@@ -127,10 +127,8 @@ class Store:
         """Returns every sweep in the store, newest first; if given, those with this name or id."""
         if self.is_absent:
             return []
-        with explained(self.uri, "cannot be read"):
-            runs = self.reader.sweep_runs()
         newest: dict[str, SweepEntry] = {}
-        for run in sorted(runs, key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):
+        for run in sorted(self.reader.sweep_runs(), key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):
             name, status = run.data.tags[SWEEP], run.data.tags.get(STATUS) or str(run.info.status).lower()
             if only in (None, name, run.data.tags[SWEEP_ID]):
                 newest.setdefault(name, SweepEntry(name, status, run))

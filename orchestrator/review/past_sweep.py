@@ -33,6 +33,7 @@ from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE, Sweep
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import resolve_uri, sqlite_file
+from orchestrator.tracking.desired import SWEEP
 from orchestrator.tracking.reader import StoreReader
 
 
@@ -190,7 +191,7 @@ def find_run(name: str, uri: str, folders: Sequence[str] = ()) -> tuple[StoreRea
     run = reader.sweep_run(name)
     if run is None:
         where = f"{redact(uri)} and the folders" if folders else redact(uri)
-        raise no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
+        raise no_such_sweep(name, sorted({*(found.data.tags[SWEEP] for found in reader.sweep_runs()), *folders}), where)
     return reader, run
 
 

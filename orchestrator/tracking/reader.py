@@ -6,6 +6,7 @@ If a store has two sweeps of one name (two folders, one store), the newer one is
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,20 +33,19 @@ def check_exists(uri: str) -> None:
 
 
 class StoreReader:
-    """Reads sweeps from the store at a resolved URI."""
+    """Reads sweeps from the store at a resolved URI. Each method raises TrackingError if the store cannot be read."""
 
     def __init__(self, uri: str) -> None:
         check_exists(uri)
-        with explained(uri, "cannot be read"):
+        self._explained = partial(explained, uri, "cannot be read")
+        with self._explained():
             self.client = open_store(uri)
             self.client.search_experiments(max_results=1)
 
-    def sweep_names(self) -> list[str]:
-        return sorted({run.data.tags[names.SWEEP] for run in self.sweep_runs()})
-
     def sweep_runs(self) -> list[Run]:
         """Returns the sweeps' own runs, but for those whose tags somebody has changed: an id names a file in the cache."""
-        runs = [(run, run.data.tags) for run in find_runs(self.client, SWEEPS)]
+        with self._explained():
+            runs = [(run, run.data.tags) for run in find_runs(self.client, SWEEPS)]
         return [run for run, tags in runs if tags.get(names.SWEEP) and ID.fullmatch(tags.get(names.SWEEP_ID, ""))]
 
     def sweep_run(self, name: str) -> Run | None:
@@ -56,11 +56,13 @@ class StoreReader:
     def trial_run(self, sweep: Run, key: str) -> Run | None:
         trials = f"tags.`{names.SWEEP_ID}` = '{sweep.data.tags[names.SWEEP_ID]}' and tags.`{names.KIND}` = '{names.TRIAL_KIND}'"
         query = f"{trials} and tags.`{names.KEY}` = '{key.replace(chr(39), '')}'"
-        return next(find_runs(self.client, query, sweep.info.experiment_id), None)
+        with self._explained():
+            return next(find_runs(self.client, query, sweep.info.experiment_id), None)
 
     def log(self, sweep: Run) -> Path:
         tags = sweep.data.tags
-        return fetch_log(self.client, sweep.info.run_id, tags[names.SWEEP], tags[names.SWEEP_ID])
+        with self._explained():
+            return fetch_log(self.client, sweep.info.run_id, tags[names.SWEEP], tags[names.SWEEP_ID])
 
     def fetch(self, sweep: Run, key: str, scratch: Path) -> Path:
         """Copies a trial's adapter, and its predictions, into folders in `scratch`; returns the adapter's."""
@@ -82,6 +84,7 @@ class StoreReader:
 
     def fetch_predictions(self, run: Run, scratch: Path) -> Path | None:
         """Copies a trial's predictions into `scratch`; returns their folder, None if the store has none."""
-        if not self.client.list_artifacts(run.info.run_id, PREDICTIONS_FOLDER):
-            return None
-        return Path(self.client.download_artifacts(run.info.run_id, PREDICTIONS_FOLDER, str(scratch)))
+        with self._explained():
+            if not self.client.list_artifacts(run.info.run_id, PREDICTIONS_FOLDER):
+                return None
+            return Path(self.client.download_artifacts(run.info.run_id, PREDICTIONS_FOLDER, str(scratch)))

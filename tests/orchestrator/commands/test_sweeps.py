@@ -155,7 +155,18 @@ def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cl
     assert f"runs/copy is a copy of {folder.absolute()}" in cli("replay", "runs/copy", status=WRONG).err
     report = cli("remove", "copy", "--yes", "--json").report
     assert f"runs in {uri}, which are those of {folder.absolute()}" in report["stays"]
-    assert (Path("runs/copy").exists(), StoreReader(uri).sweep_names()) == (False, ["done"])
+    assert (Path("runs/copy").exists(), len(StoreReader(uri).sweep_runs())) == (False, 1)
+
+
+def test_a_sweep_whose_artifacts_are_out_of_reach_is_listed_and_explained(uri: str, cli: Cli) -> None:
+    from mlflow import MlflowClient
+
+    client, tags = MlflowClient(uri), {"craft.kind": "sweep", "craft.sweep": "far", "craft.sweep_id": "6" * 32}
+    client.create_run(client.create_experiment("far", artifact_location="nowhere://host/far"), tags=tags)
+    (row,) = cli("list", "--tracking-uri", uri, "--json").report["sweeps"]
+    assert row["phase"] == "unreadable"
+    said = cli("front", "far", "--tracking-uri", uri, status=WRONG).err
+    assert f"the tracking store {uri} cannot be read (MlflowException: " in said
 
 
 @pytest.mark.parametrize("tag", ["craft.sweep_id", pytest.param("craft.sweep", marks=pytest.mark.slow)])
