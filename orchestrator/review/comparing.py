@@ -96,14 +96,14 @@ def compare_sweeps(
     """Compares a configuration of each sweep, by its id, its label or a rule of `orchestrator.review.pick`."""
     sides = _side(first, configuration_a, flags[0], metric), _side(second, configuration_b, flags[1], metric)
     names = [side.name for side in sides]
-    if first.where == second.where and sides[0].configuration == sides[1].configuration:
+    same = first is second or "" != first.state.sweep_id == second.state.sweep_id  # a table has no id
+    if same and sides[0].configuration == sides[1].configuration:
         raise ValueError(f"{names[0]} would be compared with itself; name two by {' and '.join(dict.fromkeys(flags))}")
     if unlike := list(_differences(*sides)):
         raise ValueError(
             "\n  ".join([f"{names[0]} and {names[1]} do not compare, their scores mean different things:", *unlike])
         )
-    spread_of = [partial(spreads, side.record.summaries if metric == "score" else ()) for side in sides]
-    spread_of = spread_of[:1] if first.where == second.where else spread_of
+    spread_of = [partial(spreads, side.record.summaries if metric == "score" else ()) for side in sides[: 1 if same else 2]]
     compare_on = partial(compare_summaries, sides[0].summary, sides[1].summary, spread_of)
     comparison = compare_on()
     if not comparison.difference.n:

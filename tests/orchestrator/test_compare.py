@@ -65,6 +65,10 @@ def test_the_sentence_and_the_report_have_scipys_paired_interval(compare: Cli) -
     assert (report["higher"], report["p_value"]) == ("second", pytest.approx(paired.pvalue))
     assert "LoRA r1 (new) beats LoRA r1 (old): +3.00 points (LoRA r1 (old) minus LoRA r1 (new): " in report["sentence"]
     assert "LoRA r1 (new) is higher than " in compare("new", "old", "--metric", "search_score").out
+    sides = [read_folder(Path(name)) for name in ("new", "old")]
+    tables = [replace(side, state=replace(side.state, sweep_id="")) for side in sides]
+    for two in (sides, tables):  # what they were read from, a store or tables, does not make them one
+        assert compare_sweeps(*(replace(side, where="the same") for side in two)).sentence in shown
 
 
 def test_only_shared_tasks_and_seeds_count_and_each_task_has_a_difference_of_its_own(tmp_path: Path, compare: Cli) -> None:
