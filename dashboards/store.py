@@ -161,8 +161,7 @@ class Store:
         sweep = self._feeds[trial.sweep.name].run
         place = (sweep.info.run_id, trial.entry.key)
         if not self._answers.get(place):
-            run = self.reader.trial_run(sweep, trial.entry.key)
             with tempfile.TemporaryDirectory() as scratch:
-                folder = None if run is None else self.reader.fetch_predictions(run, Path(scratch))
-                self._answers[place] = {} if folder is None else read_predictions(folder)
+                folder = self.reader.fetch_predictions(sweep, trial.entry.key, Path(scratch))
+                self._answers[place] = read_predictions(folder)
         return self._answers[place]

@@ -108,7 +108,7 @@ def _write_adapter(record: PastSweep, adapter: Taken, scratch: Path, form: Form,
         shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
         written = f"the adapter as it was trained, {trained}"
     adapter = replace(adapter, reasons=(*adapter.reasons, f"Written: {written}."))
-    write_card(adapter, run, merged, record.predictions(adapter.entry.key, scratch / "answers"))
+    write_card(adapter, run, merged, record.predictions(adapter.entry.key, scratch, source))
     return adapter
 
 

@@ -50,6 +50,7 @@ class PastSweep:
         where: the folder or store it was read from, for people.
         uri: the tracking store that has its record; None if the address lacks its password.
         fetch: gives a trial's adapter folder, by the trial's key; its second argument is an empty folder for copies.
+        fetch_predictions: gives the folder of a trial's predictions likewise; None where they are beside its adapter.
         folder: its folder; None if it was read from a store.
         within: the points within which a configuration is enough, if not those of its file.
     """
@@ -58,6 +59,7 @@ class PastSweep:
     where: str
     uri: str | None
     fetch: Callable[[str, Path], Path] = field(repr=False)
+    fetch_predictions: Callable[[str, Path], Path] | None = field(default=None, repr=False)
     folder: Path | None = None
     within: float | None = None
 
@@ -126,10 +128,13 @@ class PastSweep:
             raise ValueError(f"the adapter of trial {key} is damaged: {error}") from error
         return folder
 
-    def predictions(self, key: str, scratch: Path) -> dict[str, list[Prediction]]:
-        """Reads a finished trial's answers by split; none where they are not to be found."""
+    def predictions(self, key: str, scratch: Path, adapter: Path | None = None) -> dict[str, list[Prediction]]:
+        """Reads a finished trial's answers by split, beside its `adapter` if that was fetched; none where they are not to be
+        found."""
         try:
-            return read_predictions(self.fetch(key, scratch).parent / PREDICTIONS_FOLDER)
+            if adapter is None and self.fetch_predictions is not None:
+                return read_predictions(self.fetch_predictions(key, scratch))
+            return read_predictions((adapter or self.fetch(key, scratch)).parent / PREDICTIONS_FOLDER)
         except (ValueError, OSError, EOFError):
             return {}
 
@@ -159,7 +164,8 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     if tracking_uri is None and not has_store(uri):
         raise no_such_sweep(name, folders, f"{folder.parent}/")
     reader, run = find_run(name, uri, folders)
-    return PastSweep(_begun(read_state(reader.log(run)), redact(uri)), redact(uri), uri, partial(reader.fetch, run))
+    state, fetch = _begun(read_state(reader.log(run)), redact(uri)), partial(reader.fetch, run)
+    return PastSweep(state, redact(uri), uri, fetch, partial(reader.fetch_predictions, run))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
@@ -169,7 +175,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     state = _begun(read_state(SweepFolder(folder).record), str(folder))
     check_name(folder, state)
     uri = tracking_uri or (None if "***" in state.sweep.tracking.uri else state.sweep.tracking.uri)
-    return PastSweep(state, str(folder), uri and resolve_uri(uri), partial(_stored_adapter, folder, state), folder)
+    return PastSweep(state, str(folder), uri and resolve_uri(uri), partial(_stored_adapter, folder, state), folder=folder)
 
 
 def _begun(state: State, where: str) -> State:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from craft.results import PREDICTIONS_FOLDER
+from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import fetch_log
 from orchestrator.tracking.client import TrackingError, explained, find_runs, open_store, sqlite_file
@@ -66,15 +67,14 @@ class StoreReader:
 
     def fetch(self, sweep: Run, key: str, scratch: Path) -> Path:
         """Copies a trial's adapter, and its predictions, into folders in `scratch`; returns the adapter's."""
-        scratch.mkdir(parents=True, exist_ok=True)
         try:
             run = self.trial_run(sweep, key)
             if run is None:
                 raise FileNotFoundError(f"it has no run of trial {key}")
-            self.fetch_predictions(run, scratch)
-            if not self.client.list_artifacts(run.info.run_id, "adapter"):
+            self._copy(run, PREDICTIONS_FOLDER, scratch)
+            if not self._copy(run, ADAPTER_FOLDER, scratch):
                 raise FileNotFoundError(f"its run {run.info.run_id} has no adapter")
-            return Path(self.client.download_artifacts(run.info.run_id, "adapter", str(scratch)))
+            return scratch / ADAPTER_FOLDER
         except Exception as error:
             raise TrackingError(
                 f"the adapter of trial {key} is not available from the tracking store ({type(error).__name__}). A sweep file "
@@ -82,9 +82,17 @@ class StoreReader:
                 "of the name. If it should have arrived: craft-sweeps replay runs/NAME"
             ) from error
 
-    def fetch_predictions(self, run: Run, scratch: Path) -> Path | None:
-        """Copies a trial's predictions into `scratch`; returns their folder, None if the store has none."""
+    def fetch_predictions(self, sweep: Run, key: str, scratch: Path) -> Path:
+        """Copies a trial's predictions into a folder in `scratch`, and returns that; it is not there if the store has none."""
+        run = self.trial_run(sweep, key)
         with self._explained():
-            if not self.client.list_artifacts(run.info.run_id, PREDICTIONS_FOLDER):
-                return None
-            return Path(self.client.download_artifacts(run.info.run_id, PREDICTIONS_FOLDER, str(scratch)))
+            if run is not None:
+                self._copy(run, PREDICTIONS_FOLDER, scratch)
+        return scratch / PREDICTIONS_FOLDER
+
+    def _copy(self, run: Run, name: str, scratch: Path) -> bool:
+        """Copies a folder of a run's artifacts into `scratch`; returns whether the store has it."""
+        scratch.mkdir(parents=True, exist_ok=True)
+        if present := bool(self.client.list_artifacts(run.info.run_id, name)):
+            self.client.download_artifacts(run.info.run_id, name, str(scratch))
+        return present

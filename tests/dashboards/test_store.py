@@ -17,7 +17,7 @@ from dashboards.store import Store
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Reported
 from orchestrator.record.log import read_points
-from orchestrator.review.past_sweep import NoSuchSweep
+from orchestrator.review.past_sweep import NoSuchSweep, find_sweep
 from orchestrator.tracking.client import TrackingError
 from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, send, sweep_id
 from tests.dashboards.views import read_feed
@@ -62,6 +62,8 @@ def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: StoreAt, t
     write_predictions(tmp_path / "predictions" / "reported.jsonl.gz", lines)
     MlflowClient(store.uri).log_artifacts(run, str(tmp_path / "predictions"), "predictions")
     assert store.predictions(trial) == {"reported": lines}
+    sweep = find_sweep("ranks", store.uri)
+    assert sweep.predictions(trial.entry.key, tmp_path / "copies") == {"reported": lines}, "without its adapter"
 
 
 def test_a_piece_of_the_log_that_is_gone_is_said_on_the_page(store_at: StoreAt, tmp_path: Path) -> None:
