@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -286,14 +287,14 @@ def register_adapters(record: PastSweep, adapters: Sequence[Taken], model: str, 
             tags=_tags(adapter, run),
             description=_describe(adapter),
         )
-        registered = register(uri, find_trial(uri, record.name, adapter.entry.key), candidate)
+        registered = register(uri, find_trial(uri, record.name, record.state.sweep_id, adapter.entry.key), candidate)
         word = "registered as" if registered.new else "is registered already as"
         also = f", also called {', '.join(candidate.aliases)}" if candidate.aliases else ""
         yield f"{adapter.entry.trial.task}: {word} version {registered.version} of {name}{also}"
         for alias, version in registered.moved.items():
             yield f"  {alias} was version {version} before"
         handle = f"{name}@{candidate.aliases[0]}" if candidate.aliases else f"{name}/{registered.version}"
-        yield f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local"
+        yield f"  MLFLOW_TRACKING_URI={shlex.quote(redact(uri))} mlflow models serve -m 'models:/{handle}' --env-manager local"
 
 
 def _describe(adapter: Taken) -> str:

@@ -49,9 +49,10 @@ class StoreReader:
             runs = [(run, run.data.tags) for run in find_runs(self.client, SWEEPS)]
         return [run for run, tags in runs if tags.get(names.SWEEP) and ID.fullmatch(tags.get(names.SWEEP_ID, ""))]
 
-    def sweep_run(self, name: str) -> Run | None:
-        """Returns the sweep's own run, the newest of that name."""
-        runs = [run for run in self.sweep_runs() if run.data.tags[names.SWEEP] == name]
+    def sweep_run(self, name: str, sweep_id: str | None = None) -> Run | None:
+        """Returns the sweep's own run, the newest of that name if no id is given."""
+        own = [(run, run.data.tags) for run in self.sweep_runs()]
+        runs = [run for run, tags in own if tags[names.SWEEP] == name and sweep_id in (None, tags[names.SWEEP_ID])]
         return max(runs, key=lambda run: run.info.start_time, default=None)
 
     def trial_run(self, sweep: Run, key: str) -> Run | None:

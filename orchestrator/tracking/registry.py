@@ -40,9 +40,10 @@ class Registered:
     new: bool
 
 
-def find_trial(uri: str, sweep: str, key: str) -> Run:
+def find_trial(uri: str, sweep: str, sweep_id: str, key: str) -> Run:
+    """Returns a trial's run. The sweep's id finds it: other sweeps of this name may have the same trial."""
     reader = StoreReader(uri)
-    run = reader.sweep_run(sweep)
+    run = reader.sweep_run(sweep, sweep_id)
     trial = reader.trial_run(run, key) if run else None
     if trial is None:
         raise ValueError(

@@ -19,6 +19,7 @@ from orchestrator.record.events import Ended, Reported
 from orchestrator.record.log import read_points
 from orchestrator.review.past_sweep import NoSuchSweep, find_sweep
 from orchestrator.tracking.client import TrackingError
+from orchestrator.tracking.registry import find_trial
 from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, send, sweep_id
 from tests.dashboards.views import read_feed
 from tests.orchestrator.logged import runs
@@ -91,7 +92,9 @@ def test_a_sweep_is_found_by_its_id_beside_a_newer_one_of_its_name(store_at: Sto
     assert [entry.run.info.run_id for entry in store.sweeps() if entry.run] == [newer.info.run_id]
     state = everything(store, sweep_id("ranks"))["state"]
     assert [sweep["name"] for sweep in state["sweeps"]] == ["ranks"]
-    assert store.feed("ranks").frames.trials()
+    (trial,) = store.feed("ranks").frames.trials()
+    registered = find_trial(store.uri, "ranks", sweep_id("ranks"), trial.entry.key)
+    assert registered.data.tags["craft.sweep_id"] == sweep_id("ranks"), "a version belongs to the run of its own sweep"
     with pytest.raises(NoSuchSweep, match="there is no sweep '777'"):
         everything(store, "777")
 
