@@ -23,8 +23,6 @@ from orchestrator.tracking.client import TrackingError, resolve_uri
 
 POLL_SECONDS, BEGIN_SECONDS, AGAIN_SECONDS = 1.0, 120.0, 10.0
 """How often `wait` looks, how long it waits for a sweep to begin, and for an ended one to be started again."""
-SILENT_SECONDS = 300.0
-"""A driver on another machine that has written nothing for so long is gone: it reports every 15 seconds."""
 
 
 def status(sweep: Sweep, storage: Folders = None, as_json: AsJson = False) -> None:
@@ -228,7 +226,7 @@ def wait(
 
     Exit status: 0 it has finished, and no trial failed; 1 it failed, was interrupted, or still runs; 2 there is no such sweep.
     """
-    from orchestrator.review.progress import read_status
+    from orchestrator.review.progress import SILENT_SECONDS, read_status
 
     began = time.monotonic()
     deadline = float("inf") if timeout is None else began + timeout

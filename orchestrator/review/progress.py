@@ -38,8 +38,8 @@ PHASES: dict[Phase, str] = {
     "interrupted": "interrupted",
 }
 FAILURES_SHOWN, RUNNING_SHOWN = 5, 8
-SILENT_SECONDS = 120.0
-"""A driver reports every 15 s. What it reported of its trials counts for so long."""
+SILENT_SECONDS = 300.0
+"""A driver reports every 15 s. What it reported of its trials counts for so long; then it is most likely gone."""
 MORE_FAILURES = "run what has failed again"
 
 

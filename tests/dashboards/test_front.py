@@ -154,12 +154,16 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     view = view_of(("ranks", [FakeSession(planned=9, underway=report), *trials]))
     now = view.sweeps[0].progress()
     assert now.seconds_left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    status = state_of([], view)["status"]
+    state = state_of([], view)
+    status = state["status"]
+    assert state["running"]
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
     silent = replace(report, time=time.time() - 3600)
-    now = view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials])).sweeps[0].progress()
+    view = view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials]))
+    now, state = view.sweeps[0].progress(), state_of([], view)
     assert (now.seconds_left, now.doing) == (None, ""), "a driver that has been silent for an hour is gone"
+    assert (state["running"], state["status"].rpartition(", ")[2]) == (False, "no sign of its driver for 1 h 00 min")
 
 
 def test_failures_give_their_reasons(tmp_path: Path) -> None:
