@@ -155,7 +155,9 @@ def commands_of(view: View, row: Row) -> list[tuple[str, str]]:
     if size >= 2 and method is not None and method.cutting is not None:
         half = f"craft-sweeps cut {picked} --size parameters:{size / 2:.0f} --to {folder}-cut{store}"
         commands.append(("Cut it to half its parameters", half))
-    return [*commands, ("Run what would settle it", f"craft-sweeps more {sweep}")]
+    started = row.sweep.state.started  # `more` looks into runs/ alone for a name
+    place = shlex.quote(started.folder) if started is not None and started.folder else sweep
+    return [*commands, ("Run what would settle it", f"craft-sweeps more {place}")]
 
 
 def store_of(view: View) -> str:

@@ -23,7 +23,7 @@ from orchestrator.results.metrics import colours
 from orchestrator.review.comparing import compare_sweeps
 from orchestrator.review.past_sweep import find_sweep
 from tests.dashboards.synthetic import FakeRun, FakeSession, StoreAt, configuration
-from tests.dashboards.views import VIEWS, candidate, draw, full_view, read_feed, rows_of, see, view_of
+from tests.dashboards.views import VIEWS, candidate, draw, frames_of, full_view, read_feed, rows_of, see, view_of
 from tests.golden import check_golden
 
 TAKE = "take ranks --pick a --to adapters/a"
@@ -204,6 +204,14 @@ def test_pairs_of_two_sweeps_are_left_to_the_command() -> None:
 def test_a_configuration_shows_the_commands_that_apply_to_it(given: dict[str, Any], uri: str, commands: list[str]) -> None:
     view = replace(view_of(("ranks", configuration("a", **given))), uri=uri)
     assert [command for _, command in draw("table", view)["commands"][0]] == [f"craft-sweeps {command}" for command in commands]
+
+
+def test_the_command_that_continues_a_sweep_names_its_folder() -> None:
+    frames = frames_of("ranks", configuration("a"))
+    assert frames.state.started is not None
+    elsewhere = replace(frames.state.started, folder="/a disk/ranks")
+    view = View([replace(frames, state=replace(frames.state, started=elsewhere))])
+    assert draw("table", view)["commands"][0][-1][1] == "craft-sweeps more '/a disk/ranks'"
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: StoreAt) -> None:
