@@ -204,9 +204,10 @@ def moving_together(rows: Sequence[Row]) -> dict[str, str]:
     return {names[0]: ", ".join(names) for names in groups.values()}
 
 
-def score_axis(label: str = "score") -> Plain:
-    """Returns an axis of scores, which ends at 100."""
-    return {"title": {"text": text(label)}, "type": "linear", "maxallowed": 100}
+def score_axis(label: str, values: Iterable[float | None]) -> Plain:
+    """Returns an axis of these scores, which ends at 100 unless one is above that."""
+    axis = {"title": {"text": text(label)}, "type": "linear"}
+    return axis if any(value is not None and value > 100 for value in values) else axis | {"maxallowed": 100}
 
 
 def focus_trace(colour: str) -> Plain:
@@ -218,7 +219,7 @@ def focus_trace(colour: str) -> Plain:
 def axis_of(metric: Column, values: Iterable[float | None]) -> tuple[float, Plain]:
     """Returns the unit of an axis that shows `values`, by which they are divided, and the axis."""
     if metric.kind == "score":
-        return 1, score_axis(metric.label)
+        return 1, score_axis(metric.label, values)
     factor, unit = unit_of(metric.name, values)
     return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
 

@@ -72,8 +72,8 @@ def draw(view: View) -> Plain:
 def _values(lines_of: dict[str, list[Plain]], tasks: list[str], methods: list[str]) -> Plain:
     values: Plain = {}
     for metric, lines in lines_of.items():
-        label = METRICS_BY_STEP[metric]
-        values[f"axis/{metric}"] = score_axis(label) if metric == "search_score" else {"title": {"text": label}}
+        label, scores = METRICS_BY_STEP[metric], (value for line in lines for value in line["values"])
+        values[f"axis/{metric}"] = score_axis(label, scores) if metric == "search_score" else {"title": {"text": label}}
         # a mark for each of thousands of points would be slow to draw
         values[f"mode/{metric}"] = (
             "lines" if max((len(line["steps"]) for line in lines), default=0) > MARKED else "lines+markers"

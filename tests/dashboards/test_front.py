@@ -37,6 +37,11 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
     assert "The control, without an adapter, has 0 parameters and is at the left edge." in spec["help"]
 
 
+def test_an_axis_of_scores_ends_at_100_unless_one_is_above() -> None:
+    axes = [draw("front", view_of(("ranks", configuration("a", scores={"toy": [score]}))))["values"] for score in (90.0, 130.0)]
+    assert [axis["axis/score"].get("maxallowed") for axis in axes] == [100, None]
+
+
 def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     sizes = ((1024, 60.0, 16), (4096, 70.0, 32))
     runs = [run for size, score, r in sizes for run in configuration(f"t{r}", scores={"toy": [score]}, parameters=size,
