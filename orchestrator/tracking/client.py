@@ -176,8 +176,11 @@ def make_sqlite(file: Path) -> None:
     aside = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
         MlflowClient(f"sqlite:///{aside}").search_experiments(max_results=1)
-        with suppress(FileExistsError):  # another sweep was sooner
+        try:
             os.link(aside, file)
+        except OSError:  # another sweep was sooner, or the disk has no hard links
+            if not file.exists():
+                aside.rename(file)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import html
 import json
 import shutil
@@ -16,6 +17,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote, unquote
 
 import pytest
@@ -379,6 +381,16 @@ def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
     assert [one.name for one in file.parent.iterdir()] == ["mlflow.db"]
     make_sqlite(file)
     assert first == tables()
+
+
+def test_a_sqlite_store_is_made_on_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def client(uri: str) -> Mock:
+        return Mock(made=Path(uri.removeprefix("sqlite:///")).write_text("tables"))
+
+    monkeypatch.setattr("mlflow.MlflowClient", client)
+    monkeypatch.setattr("os.link", Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported")))
+    make_sqlite(tmp_path / "mlflow.db")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("mlflow.db", "tables")]
 
 
 @pytest.mark.parametrize("secret", ["語" * 86, "k" * 300, "x\0y" * 5], ids=["not ASCII", "long", "with a null"])
