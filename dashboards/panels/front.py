@@ -80,7 +80,7 @@ def draw(view: View) -> Plain:
         ],
         "values": values,
         "figure": {"data": traces, "layout": layout},
-        "note": f"{_note(states, len(partial))} {_scored(ready)}",
+        "note": f"{_note(states, len(partial))}{_scored(ready)}",
         "help": _help(view, ready, models[0] if models and shown == NO_ROWS else None),
         "first": recommended[0] if recommended else None,
         "details": {row["id"]: _published_details(row) for row in published_rows()},
@@ -124,7 +124,7 @@ def _why_empty(states: Counter[str]) -> str:
 def _scored(ready: list[Row]) -> str:
     summaries = [row.summary for row in ready]
     text = "; ".join(filter(None, [describe_intervals(summaries), scored_on(summaries)]))
-    return f"{text[0].upper()}{text[1:]}."
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _recommended(view: View) -> list[list[str]]:

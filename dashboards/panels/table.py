@@ -62,7 +62,7 @@ def _legend(view: View, rows: Sequence[Row]) -> str:
     if answer := next((row.sweep.answer for row in rows if row.summary.enough), None):
         sure = f"with a probability of at least {answer.sure:g}"
         text += f"; ✓ is enough: the smallest that is within {answer.within:g} of the best {sure}"
-    return f"{text}; {describe_intervals([row.summary for row in rows])}."
+    return "; ".join(filter(None, [text, describe_intervals([row.summary for row in rows])])) + "."
 
 
 def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Plain]:

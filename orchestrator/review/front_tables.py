@@ -124,8 +124,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
 def _paper_notes(rows: Sequence[Summary]) -> Iterator[str]:
     if not rows:
         return
-    yield from filter(None, [scored_on(rows)])
-    yield describe_intervals(rows)
+    yield from filter(None, [scored_on(rows), describe_intervals(rows)])
     if len(tasks_of(rows)) > 1:
         several = max(interval.n for row in rows for interval in row.tasks.values()) > 1
         yield f"of each task: {'the 95 % interval over its seeds alone' if several else 'no interval, because it has one seed'}"
@@ -223,13 +222,12 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if at_end := sum(summary.complete and bool(summary.tuning.at_end) for summary in summaries):
         parts.append(f"for {at_end} the best value is the lowest or highest tried")
     if idle := not_shown_to_beat_head(summaries):
-        parts.append(f"not shown to beat no adapter: {list_some([*map(full_label, idle)], NAMED)}")
+        parts.append(f"not shown to be better than the head alone: {list_some([*map(full_label, idle)], NAMED)}")
     if chosen and above_guessing([summary for summary in summaries if summary.complete]):
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):
         parts.append("normalized: 0 is no adapter, 100 full fine-tuning, on each task")
-    parts.append(describe_intervals(summaries))
-    parts += filter(None, [scored_on(summaries)])
+    parts += filter(None, [describe_intervals(summaries), scored_on(summaries)])
     return "; ".join(parts)
 
 
@@ -254,8 +252,11 @@ def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) 
 
 
 def describe_intervals(summaries: Sequence[Summary]) -> str:
+    """Returns what the intervals are over; empty before a configuration is complete."""
     complete = [summary for summary in summaries if summary.complete]
-    if max((summary.score.n for summary in complete), default=0) < 2:
+    if not complete:
+        return ""
+    if max(summary.score.n for summary in complete) < 2:
         sampled = any(sum(summary.sampling) for summary in complete)
         return "one seed: the interval is over examples alone" if sampled else "one seed: no interval"
     rows = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]

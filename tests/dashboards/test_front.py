@@ -128,6 +128,8 @@ def test_a_configuration_has_the_state_of_its_trials_and_only_whole_ones_are_on_
     traces = spec["figure"]["data"]
     rings = [trace for trace in traces if trace.get("marker", {}).get("symbol") == "circle-open"]
     assert rings == [], "a ring means that it may be on the front"
+    begun = draw("front", view_of(("ranks", [run for run in runs if run.trial.configuration == "partial"])))
+    assert begun["note"] == "Configurations: 1 running. × is the mean so far of 1 that are not complete."
 
 
 def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_over() -> None:

@@ -78,13 +78,20 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
     del points["lora", 16]
     for scores in (points, points | {("lora", 16): (87.0, 150000.0)}):
         summaries = mark_front(summarize(*sweep(scores)), OBJECTIVES)
-        idle = "not shown to beat no adapter: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4"
+        idle = "not shown to be better than the head alone: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4"
         assert idle in caption(summaries, OBJECTIVES)
     assert "head alone" not in caption(four, OBJECTIVES)
     assert next(summary for summary in summaries if summary.method == "head").on_front
     chosen = knee(summaries, OBJECTIVES)
     assert chosen.method != "head", "what costs nothing is no knee on a logarithmic axis"
     assert any(path.suffix == ".png" for path in write_front(summaries, OBJECTIVES, tmp_path, "control"))
+
+
+def test_nothing_is_said_of_intervals_before_a_configuration_is_complete() -> None:
+    trials, results = sweep({("lora", 8): (74.0, 70000.0)})
+    begun = mark_front(summarize(trials, dict([results.popitem()])), OBJECTIVES)
+    assert caption(begun, OBJECTIVES) == "● 0 of 1 configuration on the front; 1 incomplete, not ranked"
+    assert "seed" not in latex(begun, OBJECTIVES)
 
 
 @pytest.mark.parametrize(("score", "named"), [(73.0, True), (75.0, False)])
