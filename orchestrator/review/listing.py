@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 from pydantic import Field, computed_field
 
@@ -48,7 +46,7 @@ class SweepPart(Part):
     done: int = Field(description="Trainings that have finished.")
     trainings: int = Field(description="All trainings, as far as they are known.")
     answer: str = Field(description="What is known, in sentences. Empty before any configuration is complete.")
-    bytes: Count = Field(description="What its folder takes, or its artifacts on this machine. Null if they are elsewhere.")
+    bytes: Count = Field(description="What its folder takes. Null in a store, whose experiments may be of several sweeps.")
     updated: Number = Field(description="The time of its last event. Null for none.")
 
     @property
@@ -78,8 +76,6 @@ def list_sweeps(tracking_uri: str | None = None, storage: str | None = None) -> 
 
 
 def _of_run(run: Any, reader: StoreReader) -> SweepPart:
-    root = urlparse(reader.client.get_experiment(run.info.experiment_id).artifact_location or "")
-    size = size_of(Path(url2pathname(root.path))) if root.scheme == "file" else None
     name = run.data.tags[SWEEP]
 
     def read() -> Progress:
@@ -88,7 +84,7 @@ def _of_run(run: Any, reader: StoreReader) -> SweepPart:
         # A store has no driver that could be asked.
         return report.model_copy(update={"phase": "running"}) if is_recent(state, now) else report
 
-    return _part(name, f"run {run.info.run_id}", size, read)
+    return _part(name, f"run {run.info.run_id}", None, read)
 
 
 def _part(name: str, place: str, size: int | None, read: Callable[[], Progress]) -> SweepPart:
