@@ -20,6 +20,7 @@ from orchestrator.record.resume import copied_from
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.quiet import write_report
 from orchestrator.tracking.client import TrackingError, resolve_uri
+from orchestrator.tracking.follower import describe_refused
 
 POLL_SECONDS, BEGIN_SECONDS, AGAIN_SECONDS = 1.0, 120.0, 10.0
 """How often `wait` looks, how long it waits for a sweep to begin, and for an ended one to be started again."""
@@ -314,7 +315,11 @@ def replay(
             raise ValueError(f"{folder} is a copy of {original}, which has the same runs in the store: replay that folder")
         if "***" in (uri := tracking_uri or state.sweep.tracking.uri):
             raise TrackingError(f"{record.record} keeps no passwords ({uri}); give --tracking-uri with the whole address")
-        missing = replay_log(folder, resolve_uri(uri), timeout)
-    waiting = f"{missing} {plural(missing, 'event')} left; run this again when the store answers"
-    plain_screen().print(waiting if missing else "everything is in the tracking store")
-    return 1 if missing else 0
+        events, refused = replay_log(folder, resolve_uri(uri), timeout)
+    if events:
+        plain_screen().print(f"{events} {plural(events, 'event')} left; run this again when the store answers")
+    if refused:
+        plain_screen().print(describe_refused(refused))
+    if not events and not refused:
+        plain_screen().print("everything is in the tracking store")
+    return 1 if events or refused else 0

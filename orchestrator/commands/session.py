@@ -39,7 +39,7 @@ from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.secrets import redact
 from orchestrator.tools.signals import BEGUN_AGAIN, Stop, begin_again
 from orchestrator.tracking.client import TrackingError, check_store
-from orchestrator.tracking.follower import Follower
+from orchestrator.tracking.follower import Follower, Lacks
 from orchestrator.tune.attempts import Attempts
 from orchestrator.tune.cluster import refuse_running_ray
 from orchestrator.worker.preparation import Shared, prepare
@@ -188,8 +188,8 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
     return outcome
 
 
-def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, files: list[Path], console: Console) -> int:
-    """Waits until the tracking store has everything, and adds the page to it; returns how many events it lacks."""
+def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, files: list[Path], console: Console) -> Lacks:
+    """Waits until the tracking store has everything, and adds the page to it; returns what it lacks."""
     patience = SHIP_STOPPED_SECONDS
     if outcome.signal is None:
         # The page reads the store, so the store must have everything first; then it is an artifact there itself.
@@ -202,8 +202,8 @@ def _ship(driver: Driver, follower: Follower, outcome: SweepOutcome, uri: str, f
     return _leave(follower, patience)
 
 
-def _leave(follower: Follower, patience: float) -> int:
-    """Gives the store so many seconds for the rest, and ends the process; returns how many events it lacks."""
+def _leave(follower: Follower, patience: float) -> Lacks:
+    """Gives the store so many seconds for the rest, and ends the process; returns what it lacks."""
     unsent = follower.wait(patience)
     follower.stop()
     return unsent
@@ -225,11 +225,11 @@ def _check_store(folder: SweepFolder, uri: str, sweep: Sweep, console: Console) 
 def _is_shipped(follower: Follower, patience: float, outcome: SweepOutcome, console: Console) -> bool:
     """Waits until the store has everything; False if time, or the person who waits, ended that."""
     try:
-        if not follower.wait(QUICK_SECONDS):
+        if not follower.wait(QUICK_SECONDS).events:
             return True
         show_rest(outcome, console)
         console.print(f"waiting for the tracking store, at most {patience:.0f} s (Ctrl-C leaves the rest for later) ...")
-        return not follower.wait(patience)
+        return not follower.wait(patience).events
     except KeyboardInterrupt:
         return False
 

@@ -37,7 +37,7 @@ from orchestrator.review.progress import RUNNING_SHOWN, Progress, progress
 from orchestrator.sweepfile.settings import TrackingSettings
 from orchestrator.tools.secrets import public_address, redact
 from orchestrator.tracking.client import DATABRICKS, resolve_uri
-from orchestrator.tracking.follower import Sent
+from orchestrator.tracking.follower import Lacks, Sent, describe_refused
 
 PLAIN_EVERY, REDRAWN_EVERY = 30.0, 0.25
 
@@ -265,11 +265,13 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
     return f"{format_duration(outcome.seconds)}: {', '.join(shares)}".replace("%", " %")
 
 
-def show_unsent(unsent: int, folder: Path, console: Console) -> None:
-    if unsent:
+def show_unsent(unsent: Lacks, folder: Path, console: Console) -> None:
+    if unsent.events:
         send = f"craft-sweeps replay {shlex.quote(shown_path(folder))}"
-        line = f"{unsent} {plural(unsent, 'event')} not in the tracking store yet; send with: {send}"
+        line = f"{unsent.events} {plural(unsent.events, 'event')} not in the tracking store yet; send with: {send}"
         console.print(line, markup=False, soft_wrap=True)
+    if unsent.refused:
+        console.print(describe_refused(unsent.refused), markup=False, soft_wrap=True)
 
 
 def show_rest(outcome: SweepOutcome, console: Console) -> None:

@@ -44,7 +44,7 @@ from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
 from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, Place
-from orchestrator.tracking.follower import PAUSES_S, Sent, count_events, pause
+from orchestrator.tracking.follower import PAUSES_S, Lacks, Sent, count_events, pause
 from orchestrator.tracking.private import watch_machine
 from orchestrator.tracking.store import StoredRun, SweepStore, differences
 
@@ -275,9 +275,8 @@ def follow(folder: Path) -> None:
         time.sleep(STEP_S)  # events gather meanwhile
 
 
-def replay(folder: Path, uri: str, timeout_s: float) -> int:
-    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns the number of events, and of
-    refused values, that it lacks.
+def replay(folder: Path, uri: str, timeout_s: float) -> Lacks:
+    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs; returns what it lacks.
 
     What was sent is read back: a proxy may have answered without an error, and sent nothing on.
     """
@@ -292,7 +291,7 @@ def replay(folder: Path, uri: str, timeout_s: float) -> int:
             not_kept = 0
             break
     _write_report(mirror, SweepFolder(folder), uri)
-    return count_events(record, mirror.offset) + mirror.refused + not_kept
+    return Lacks(count_events(record, mirror.offset) + not_kept, mirror.refused)
 
 
 def _steps(mirror: Mirror, longest: float = PAUSES_S[-1], fatal: tuple[type[Exception], ...] = ()) -> Iterator[None]:

@@ -18,7 +18,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from craft.words import plural
 from orchestrator.record.folder import SweepFolder
 from orchestrator.tools.secrets import redact
 
@@ -26,6 +28,13 @@ log = logging.getLogger(__name__)
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 STOP_S = 4.0
+
+
+class Lacks(NamedTuple):
+    """What a store lacks: the numbers of events that have not arrived, and of values that it refused."""
+
+    events: int
+    refused: int = 0
 
 
 class Follower:
@@ -58,15 +67,15 @@ class Follower:
         except OSError as error:
             log.warning("the process that writes to the tracking store cannot be started: %s", error)
 
-    def wait(self, timeout_s: float) -> int:
-        """Waits until the store has the whole log; returns the number of events, and of refused values, that it lacks."""
+    def wait(self, timeout_s: float) -> Lacks:
+        """Waits until the store has the whole log, but for what it refused; returns what it lacks."""
         end, record = time.monotonic() + timeout_s, self._folder.record
         while (sent := Sent.read(self._folder, self._uri)).offset < (record.stat().st_size if record.exists() else 0):
             if time.monotonic() >= end:
                 break
             self.look()
             time.sleep(0.05)
-        return count_events(record, sent.offset) + sent.refused
+        return Lacks(count_events(record, sent.offset), sent.refused)
 
     def stop(self) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -105,6 +114,11 @@ class Sent:
 def count_events(record: Path, offset: int) -> int:
     """Returns how many events a log has after its first `offset` bytes."""
     return record.read_bytes().count(b"\n", offset) if record.exists() else 0
+
+
+def describe_refused(number: int) -> str:
+    """Returns that a store refused so many values; the process that sent them has said why."""
+    return f"the store refused {number} {plural(number, 'value')}: the messages above say why, and sending again does not help"
 
 
 def pause(failures: int) -> float:

@@ -27,6 +27,7 @@ from orchestrator.review.desired_runs import DesiredRuns
 from orchestrator.review.progress import Progress
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.tracking.desired import TRIAL_KIND
+from orchestrator.tracking.follower import Lacks
 from orchestrator.tune.cluster import missing
 from tests.orchestrator.driven import driving, start_next
 from tests.orchestrator.logged import started
@@ -256,9 +257,9 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     screen, seen = io.StringIO(), list[str]()
 
     class Away:
-        def wait(self, seconds: float) -> int:
+        def wait(self, seconds: float) -> Lacks:
             seen.append(screen.getvalue())
-            return 7
+            return Lacks(7)
 
     again = "craft-sweeps run x.yaml --resume"
     log = [
@@ -270,9 +271,12 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
     assert not session._is_shipped(Away(), 60.0, outcome, console)  # type: ignore[arg-type]
     assert seen[0] == ""
     assert "1 trial without a result; continue with: craft-sweeps run x.yaml --resume\n" in seen[1]
-    show_unsent(7, Path("runs/x"), Console(file=screen, width=200))
+    show_unsent(Lacks(7), Path("runs/x"), Console(file=screen, width=200))
     assert screen.getvalue().splitlines()[-1] == "7 events not in the tracking store yet; send with: craft-sweeps replay runs/x"
-    assert printed(lambda console: show_unsent(1, Path("my runs/x"), console)).endswith("craft-sweeps replay 'my runs/x'\n")
+    unsent = printed(lambda console: show_unsent(Lacks(1), Path("my runs/x"), console))
+    assert unsent.endswith("craft-sweeps replay 'my runs/x'\n")
+    refused = printed(lambda console: show_unsent(Lacks(0, 2), Path("runs/x"), console))
+    assert refused.startswith("the store refused 2 values"), "a replay is not advised"
 
 
 SAME_REASON = [f"model m: no room on /scratch/{'ab'[number % 2]}/{number}" for number in range(ENOUGH)]

@@ -172,8 +172,8 @@ def test_a_replay_finds_points_that_a_proxy_has_swallowed(uri: str, tmp_path: Pa
     monkeypatch.setattr("orchestrator.review.mirror.time.sleep", lambda _: None)
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", lambda *_, **__: None)
-        assert replay(tmp_path, uri, timeout_s=600) > 0
-    assert replay(tmp_path, uri, timeout_s=600) == 0
+        assert replay(tmp_path, uri, timeout_s=600).events > 0
+    assert replay(tmp_path, uri, timeout_s=600) == (0, 0)
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
@@ -296,7 +296,7 @@ def test_postgresql_without_a_server(here: Path) -> None:
             copy = mirror(sweep.folder, backend)
             subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             sweep.report(trial, 20)
-            assert replay(sweep.folder, backend, 120) == 0
+            assert replay(sweep.folder, backend, 120) == (0, 0)
             step_until_equal(copy, sweep.folder)
             assert history(backend, runs(backend)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
     except Missing as why:
