@@ -167,6 +167,11 @@ def _energy_kept(
     from craft.ranks import resolve_ranks
     from craft.tuners.craft.stack import base_weight
 
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # the second without CUDA in torch
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"--device {device!r}: torch cannot use it here ({reason}); leave it out for the CPU") from error
     # The format that the files have, with any head: no head has projections.
     narrow = load_config(Base(model, "generation", ())).dtype == torch.bfloat16
     base = load_model(Base(model, "classification", ("no", "yes"), precision="bfloat16" if narrow else "float32"))
@@ -198,7 +203,7 @@ def cache(
     The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Removed files are made
     again when needed.
     """
-    list_store(folder) if clear is None else clear_store(folder, "" if clear == "all" else clear)
+    list_store(folder) if clear is None else clear_store(folder, clear)
 
 
 def list_store(folder: Path | None = None) -> None:
@@ -234,20 +239,21 @@ def _described(path: Path) -> tuple[str, str, str]:
         return "unreadable", "", ""
 
 
-def clear_store(folder: Path | None = None, key: str = "") -> None:
-    """Removes the files whose keys begin with `key`, and prints how many they were."""
+def clear_store(folder: Path | None, key: str) -> None:
+    """Removes the files whose keys begin with `key`, or all, and prints how many they were."""
     from filelock import FileLock, Timeout
 
     from craft.factors.store import Store
 
     store = Store(folder)
-    chosen = [path for path in store.files() if path.stem.startswith(key)]
-    if key and not chosen:
-        raise ValueError(f"no stored key begins with {key}; `craft-sweeps cache` shows them")
+    every = key == "all"
+    chosen = [path for path in store.files() if every or (key and path.stem.startswith(key))]
+    if not every and not chosen:
+        raise ValueError(f"no stored key begins with {key!r}; `craft-sweeps cache` shows them, and --clear all removes all")
     freed = sum(path.stat().st_size for path in chosen)
     for path in chosen:
         path.unlink(missing_ok=True)
-    for lock_file in () if key else store.folder.glob("*.lock"):
+    for lock_file in store.folder.glob("*.lock") if every else ():
         with suppress(OSError, Timeout), FileLock(lock_file, timeout=0):  # a process that writes now holds its lock
             for torn in store.unfinished(lock_file.stem):
                 torn.unlink(missing_ok=True)

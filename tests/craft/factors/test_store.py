@@ -257,11 +257,12 @@ def test_the_store_is_listed_and_cleared(tmp_path, capsys):
     list_store(tmp_path)
     shown = capsys.readouterr().out
     assert all(part in shown for part in ("3 x 20 x 20", "2 x 20 x 20", "2 files"))
-    with pytest.raises(ValueError, match="zz"):
-        clear_store(tmp_path, "zz")
+    for key in ("zz", ""):
+        with pytest.raises(ValueError, match=f"no stored key begins with '{key}'"):
+            clear_store(tmp_path, key)
     clear_store(tmp_path, keys[0][:12])
     assert [path.stem for path in cache.files()] == keys[1:]
-    clear_store(tmp_path, "")
+    clear_store(tmp_path, "all")
     assert list(cache.folder.iterdir()) == []
     list_store(tmp_path)
     assert "0 files" in capsys.readouterr().out

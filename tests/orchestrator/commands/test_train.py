@@ -106,6 +106,7 @@ def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Pa
         ("model", ["--ranks", "4,8,8"], "3 stacked layers"),
         ("model", ["--projections", "gate"], "has no projection 'gate'"),
         ("nothing", [], "does not exist"),
+        ("model", ["--device", "cuda"], "--device 'cuda': torch cannot use it here"),
     ],
 )
 def test_what_cannot_be_had_is_said(
