@@ -21,7 +21,6 @@ from craft.words import printable
 from orchestrator.plan.trial import Reason, Trial, TrialResult, Why
 from orchestrator.results.report import Report
 from orchestrator.results.summary import GUESSING, Entry
-from orchestrator.review.run_columns import has_value
 from orchestrator.tools.filling import write_table
 
 TRIALS_FILE = "trials.csv"
@@ -50,7 +49,8 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
 def read_trials(rows: Rows) -> list[Entry]:
     entries = dict[str, Entry]()
     for place in range(len(rows)):
-        cells = {name: _read(column[place]) for name, column in rows.columns.items() if has_value(column[place])}
+        row = {name: column[place] for name, column in rows.columns.items()}
+        cells = {name: _read(cell) for name, cell in row.items() if cell not in (None, "") and cell == cell}  # NaN is none
         try:
             entry = _entry(cells)
         except (KeyError, TypeError, ValueError) as error:

@@ -190,7 +190,7 @@ def test_trials_are_one_csv_that_names_no_place(tmp_path: Path) -> None:
     assert "checkpoint_" not in file.read_text(), "where an adapter lay says nothing elsewhere"
 
 
-@pytest.mark.parametrize("value", ["", "12", "NaN", "all,8,8", '"quoted"', "[1, 2", None, 0.1 + 0.2, True, [1, "a"]])
+@pytest.mark.parametrize("value", ["", "12", "NaN", "nan", "none", "a,8", '"quoted"', "[1, 2", None, 0.1 + 0.2, True, [1, "a"]])
 def test_a_parameter_is_read_as_it_was(tmp_path: Path, value: Any) -> None:
     result = TrialResult("1e5", "finished", {"score": 1.0})
     trial = Trial("1e5", "c", "label", "lora", "glue/rte", 0, "honest", {} if value is None else {"it": value})
