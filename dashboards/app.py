@@ -48,10 +48,10 @@ class Sweeps:
             return self._entries
 
     def view(self, names: Sequence[str]) -> tuple[tuple[Feed, ...], str, View]:
-        """Returns the feeds of the named sweeps, or of the newest one if none is named, their revision and their rows."""
-        chosen = dict.fromkeys(names) or [entry.name for entry in self.entries()[:1]]
-        runs = {entry.name: entry.run for entry in self._entries}
-        feeds = tuple(self.store.feed(name, runs.get(name)) for name in chosen)
+        """Returns the feeds of the named sweeps that are there, or else of the newest one, their revision and their rows."""
+        runs = {entry.name: entry.run for entry in self.entries()}
+        chosen = [name for name in dict.fromkeys(names) if name in runs] or [*runs][:1]
+        feeds = tuple(self.store.feed(name, runs[name]) for name in chosen)
         for feed in feeds:
             feed.look(self.every_s)
         with self._lock:

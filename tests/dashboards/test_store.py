@@ -155,3 +155,4 @@ def test_a_sweep_that_is_started_anew_is_shown_in_place_of_the_one_before(
     send(store.uri, tmp_path / "again", *events_of("ranks", configuration("other")))
     sweeps.entries()
     assert [row.id for row in sweeps.view(["ranks"])[2].configurations] == ["other"]
+    assert sweeps.view(["removed"])[2].names == ["ranks"], "an address that names a sweep which is gone shows what is there"
