@@ -83,6 +83,7 @@ def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
     import uvicorn
 
     from dashboards.app import LOOPBACK, make_app
+    from orchestrator.tracking.client import is_absent
 
     try:  # from here on a browser waits for its answer instead of being refused
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -93,7 +94,7 @@ def _serve(store, host: str, port: int) -> None:  # type: ignore[no-untyped-def]
     port = listener.getsockname()[1]
     app = make_app(store, hosts=LOOPBACK if host in LOOPBACK else ["*"])
     print(f"http://{f'[{host}]' if ':' in host else host}:{port}   (Ctrl-C ends)", flush=True)
-    if store.is_absent:
+    if is_absent(store.uri):
         print(f"waits for the first sweep in {store.shown_uri}", flush=True)
     with suppress(KeyboardInterrupt):
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

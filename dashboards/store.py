@@ -19,7 +19,7 @@ from orchestrator.record.state import State, fold
 from orchestrator.review.past_sweep import no_such_sweep
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import public_address, redact
-from orchestrator.tracking.client import resolve_uri, sqlite_file
+from orchestrator.tracking.client import is_absent, resolve_uri
 from orchestrator.tracking.desired import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader, check_exists
 
@@ -112,12 +112,6 @@ class Store:
         if not waits:
             check_exists(self.uri)
 
-    @property
-    def is_absent(self) -> bool:
-        """Whether its SQLite file is not there yet."""
-        file = sqlite_file(self.uri)
-        return file is not None and not file.is_file()
-
     @cached_property
     def reader(self) -> StoreReader:
         """The open store. Two that are opened at once read the same."""
@@ -125,7 +119,7 @@ class Store:
 
     def sweeps(self, only: str | None = None) -> list[SweepEntry]:
         """Returns every sweep in the store, newest first; if given, those with this name or id."""
-        if self.is_absent:
+        if is_absent(self.uri):
             return []
         newest: dict[str, SweepEntry] = {}
         for run in sorted(self.reader.sweep_runs(), key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):

@@ -24,13 +24,13 @@ from orchestrator.record.log import read_state
 from orchestrator.record.resume import copied_from
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
-from orchestrator.review.past_sweep import NoSuchSweep, find_folder, find_run, has_store
+from orchestrator.review.past_sweep import NoSuchSweep, find_folder, find_run
 from orchestrator.review.progress import Progress, is_recent, read_status, status_of
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import delete_artifacts
-from orchestrator.tracking.client import TrackingError, find_all, find_runs, open_store, resolve_uri
+from orchestrator.tracking.client import TrackingError, find_all, find_runs, is_absent, open_store, resolve_uri
 from orchestrator.tracking.desired import SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader
 
@@ -142,7 +142,7 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
         folder = find_folder(name, storage)
     except NoSuchSweep:
         uri = resolve_uri(tracking_uri or default_uri())
-        if not has_store(uri):
+        if is_absent(uri):
             raise
         runs = _runs(uri, find_run(name, uri)[1].data.tags[SWEEP_ID])
         stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), uri, runs)]
@@ -170,7 +170,7 @@ def _refuse_driver(folder: Path, state: State) -> None:
 
 
 def _runs(uri: str | None, sweep_id: str) -> list[Any]:
-    if uri is None or not has_store(uri):
+    if uri is None or is_absent(uri):
         return []
     return list(find_runs(StoreReader(uri).client, f"tags.`{SWEEP_ID}` = '{sweep_id}'"))
 

@@ -32,7 +32,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE, Sweep
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.client import resolve_uri, sqlite_file
+from orchestrator.tracking.client import is_absent, resolve_uri
 from orchestrator.tracking.desired import SWEEP
 from orchestrator.tracking.reader import StoreReader
 
@@ -161,7 +161,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     if tracking_uri is None and SweepFolder(folder).record.is_file():
         return read_folder(folder, None)
     uri, folders = resolve_uri(tracking_uri or default_uri()), [] if tracking_uri else sweeps_in(folder.parent)
-    if tracking_uri is None and not has_store(uri):
+    if tracking_uri is None and is_absent(uri):
         raise no_such_sweep(name, folders, f"{folder.parent}/")
     reader, run = find_run(name, uri, folders)
     state, fetch = _begun(read_state(reader.log(run)), redact(uri)), partial(reader.fetch, run)
@@ -182,12 +182,6 @@ def _begun(state: State, where: str) -> State:
     if state.started is None:
         raise NothingMeets(f"{where} has no record of a session yet: run the sweep, or wait until its first trial is prepared")
     return state
-
-
-def has_store(uri: str) -> bool:
-    """Returns whether there may be a store at a resolved address: a file may not have been made yet."""
-    file = sqlite_file(uri)
-    return file is None or file.is_file()
 
 
 def find_run(name: str, uri: str, folders: Sequence[str] = ()) -> tuple[StoreReader, Any]:

@@ -72,6 +72,12 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(uri.partition(":///")[2]) if uri.startswith("sqlite") else None
 
 
+def is_absent(uri: str) -> bool:
+    """Returns whether the store at a resolved URI is a SQLite file that is not there: MLflow would make an empty one."""
+    file = sqlite_file(uri)
+    return file is not None and not file.is_file()
+
+
 def has_server(uri: str) -> bool:
     """Returns whether a server keeps the runs of a resolved URI, and their artifacts; else this process writes both."""
     return uri.startswith(("http", DATABRICKS))

@@ -14,7 +14,7 @@ from craft.results import PREDICTIONS_FOLDER
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.tracking import desired as names
 from orchestrator.tracking.artifacts import fetch_log
-from orchestrator.tracking.client import TrackingError, explained, find_runs, open_store, sqlite_file
+from orchestrator.tracking.client import TrackingError, explained, find_runs, is_absent, open_store, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -24,12 +24,11 @@ SWEEPS = f"tags.`{names.KIND}` = '{names.SWEEP_KIND}'"
 
 
 def check_exists(uri: str) -> None:
-    """Raises TrackingError if the store at a resolved URI is a SQLite file that is absent: MLflow would make an empty one."""
-    file = sqlite_file(uri)
-    if file is not None and not file.is_file():
+    """Raises TrackingError if there is no store at a resolved URI."""
+    if is_absent(uri):
         raise TrackingError(
-            f"there is no tracking store at {file}: run a sweep there first (craft-sweeps run SWEEP.yaml), or say where it is "
-            "with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
+            f"there is no tracking store at {sqlite_file(uri)}: run a sweep there first (craft-sweeps run SWEEP.yaml), or say "
+            "where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
         )
 
 
