@@ -108,6 +108,15 @@ def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
     assert not (tmp_path / "absent.db").exists()
 
 
+def test_another_file_in_the_place_of_the_store_is_said(store_at: StoreAt, tmp_path: Path) -> None:
+    store = store_at("ranks", [FakeSession()])
+    assert [entry.name for entry in store.sweeps()] == ["ranks"]
+    (tmp_path / "other.db").touch()
+    (tmp_path / "other.db").replace(store.uri.removeprefix("sqlite:///"))
+    with pytest.raises(TrackingError, match="is another file than when this page began"):
+        store.sweeps()
+
+
 def test_links_quote_what_a_run_is_called() -> None:
     store = Store("http://mlflow.example:5000/")
     query = "searchFilter=tags.%60craft.key%60%20%3D%20%27a%2Fb%3Fc%23d%27"
