@@ -25,11 +25,11 @@ from orchestrator.record.resume import copied_from
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.past_sweep import NoSuchSweep, find_folder, find_run
-from orchestrator.review.progress import Progress, is_recent, read_status, status_of
+from orchestrator.review.progress import SILENT_SECONDS, Progress, is_recent, read_status, status_of
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
-from orchestrator.tracking.artifacts import delete_artifacts
+from orchestrator.tracking.artifacts import delete_artifacts, log_copy
 from orchestrator.tracking.client import TrackingError, find_all, find_runs, is_absent, open_store, resolve_uri
 from orchestrator.tracking.desired import SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader
@@ -144,8 +144,15 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
         uri = resolve_uri(tracking_uri or default_uri())
         if is_absent(uri):
             raise
-        runs = _runs(uri, find_run(name, uri)[1].data.tags[SWEEP_ID])
-        stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(State(), uri, runs)]
+        reader, run = find_run(name, uri)
+        state = _state_of(run, reader)
+        if is_recent(state, time.time()):
+            raise ValueError(
+                f"{name} may be in use: its log in {redact(uri)} grew in the last {SILENT_SECONDS / 60:.0f} minutes. Stop its "
+                "driver first, or wait; nothing was removed"
+            ) from None
+        runs = _runs(uri, run.data.tags[SWEEP_ID])
+        stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(state, uri, runs)]
         return Removal(sweep=name, uri=uri, runs=runs, stays=stays)
     state = read_state(SweepFolder(folder).record)
     _refuse_driver(folder, state)
@@ -157,6 +164,13 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
         runs, stays = [], [f"runs in {redact(store or noted)}, which are those of {original}"]
     stays += _left(state, store, runs)
     return Removal(sweep=state.name, folder=folder, bytes=size_of(folder), uri=store, runs=runs, stays=stays)
+
+
+def _state_of(run: Any, reader: StoreReader) -> State:
+    try:
+        return read_state(reader.log(run))
+    except (ValueError, OSError):  # a sweep whose log is damaged or gone can be removed
+        return State()
 
 
 def _refuse_driver(folder: Path, state: State) -> None:
@@ -208,6 +222,7 @@ def _delete_runs(removal: Removal) -> list[str]:
         return []
     client, failed = open_store(removal.uri), []
     for run in removal.runs:
+        log_copy(run.data.tags[SWEEP_ID]).unlink(missing_ok=True)
         failed += delete_artifacts(client, run)
         try:
             client.delete_run(run.info.run_id)

@@ -133,9 +133,14 @@ class LogPieces:
         self.end, self._last = end, max(new, default=self._last)
 
 
+def log_copy(sweep_id: str) -> Path:
+    """Returns where this machine's copy of a sweep's log is."""
+    return default_root() / "logs" / f"{sweep_id}{SUFFIX}"
+
+
 def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
     """Returns the copy of a sweep's log on this machine, with all that the store has of it."""
-    copy = default_root() / "logs" / f"{sweep_id}{SUFFIX}"
+    copy = log_copy(sweep_id)
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.with_suffix(".lock")):
         start = _complete(copy, client, run_id, sweep)

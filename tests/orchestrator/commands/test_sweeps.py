@@ -18,8 +18,10 @@ from orchestrator.commands.app import NO, WRONG, main
 from orchestrator.record.events import SessionEnded, SessionStarted
 from orchestrator.record.folder import one_driver
 from orchestrator.record.log import read_state
-from orchestrator.tracking.desired import SWEEP
+from orchestrator.tracking.artifacts import log_copy
+from orchestrator.tracking.desired import SWEEP, SWEEP_ID
 from tests.orchestrator.conftest import Cli
+from tests.orchestrator.logged import mirror
 from tests.orchestrator.recorded import over_seeds, record, write_log
 
 
@@ -124,7 +126,8 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
         return list(client.search_runs(places, f"tags.`{SWEEP}` = '{name}'"))
 
     assert [row["sweep"] for row in cli("list", "--tracking-uri", uri, "--json").report["sweeps"]] == ["done", "kept"]
-    before, others = runs("done"), len(runs("kept"))
+    before, others, sweep_id = runs("done"), len(runs("kept")), runs("kept")[0].data.tags[SWEEP_ID]
+    assert log_copy(sweep_id).exists()
     assert any(client.list_artifacts(run.info.run_id) for run in before)
     plan = cli("remove", "done", "--json").report
     assert not plan["removed"]
@@ -138,10 +141,15 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
     assert not any(client.list_artifacts(run.info.run_id) for run in before)
     assert len(runs("kept")) == others
     assert main(["remove", "done", "--yes"]) == WRONG
-    # One whose folder is gone is removed from the store.
+    # One whose folder is gone is removed from the store, unless a driver elsewhere most likely writes its log.
+    opened = record(Path("runs/open"), {"LoRA r1": (100, over_seeds(80.0))})
+    mirror(opened, uri)
+    opened.rename("away")
+    assert "open may be in use: its log in" in cli("remove", "open", "--yes", "--tracking-uri", uri, status=WRONG).err
     Path("runs/kept").rename("elsewhere")
     assert cli("remove", "kept", "--yes", "--tracking-uri", uri, "--json").report["removed"]
     assert runs("kept") == []
+    assert not log_copy(sweep_id).exists()
 
 
 def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cli) -> None:
