@@ -45,7 +45,6 @@ from orchestrator.tracking.artifacts import LogPieces, digest_source, upload
 from orchestrator.tracking.client import is_missing, is_refusal
 from orchestrator.tracking.desired import KINDS, DesiredRun, LogFollower, Place
 from orchestrator.tracking.follower import PAUSES_S, Lacks, Sent, count_events, pause
-from orchestrator.tracking.private import watch_machine
 from orchestrator.tracking.store import StoredRun, SweepStore, differences
 
 log = logging.getLogger("orchestrator.review.mirror")
@@ -264,14 +263,11 @@ def follow(folder: Path) -> None:
         os._exit(0)  # nothing to tidy: the next process reads what the store has
 
     threading.Thread(target=end_with_driver, daemon=True).start()
-    mirror, watched = Mirror(folder, uri, log_every=LOG_EVERY_S), False
+    mirror = Mirror(folder, uri, log_every=LOG_EVERY_S)
     for _ in _steps(mirror):
         _write_report(mirror, SweepFolder(folder), uri)
         if mirror.store is not None and mirror.store.replaced:
             return  # the driver starts another process, which opens the new file
-        if not watched and mirror.sweep_run is not None:
-            watch_machine(mirror.sweep_run.id, uri)
-            watched = True
         time.sleep(STEP_S)  # events gather meanwhile
 
 

@@ -66,7 +66,7 @@ def saved_views(of: State) -> dict[str, str]:
     # The page makes a chart of every metric: in the sections after the first, which are folded.
     section, *folded = dict.fromkeys(["Score and parameters", *(f"score/{task}".rpartition("/")[0] for task in tasks)])
     sections = [{"uuid": section, "name": section, "display": True, "columns": 1}]
-    sections += [{"uuid": name, "name": name, "display": False} for name in (*folded, "Model metrics", "System metrics")]
+    sections += [{"uuid": name, "name": name, "display": False} for name in (*folded, "Model metrics")]
 
     def view(name: str, query: str, columns: list[str], charts: list[dict[str, Any]]) -> str:
         state = {

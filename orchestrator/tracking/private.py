@@ -56,10 +56,3 @@ def artifact_storage(artifact_uri: str, tracking_uri: str) -> Any:
     from mlflow.artifacts import get_artifact_repository
 
     return get_artifact_repository(artifact_uri, tracking_uri=tracking_uri)
-
-
-def watch_machine(run_id: str, uri: str) -> None:
-    """Starts MLflow's own samples of this machine, a minute each, in the sweep's run."""
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    SystemMetricsMonitor(run_id, sampling_interval=60, resume_logging=True, tracking_uri=uri).start()

@@ -16,7 +16,6 @@ import pytest
 import ray
 from mlflow.artifacts import get_artifact_repository
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from packaging.requirements import Requirement
 from ray import cloudpickle
 from ray._private import worker
@@ -40,7 +39,6 @@ SOURCES = [
     (Trial.__init__, ["custom_dirname", "temporary_state"]),
     (_TemporaryTrialState.__init__, ["ray_actor"]),
     (StorageContext.__init__, ["trial_dir_name: ", "current_checkpoint_index: "]),
-    (SystemMetricsMonitor.__init__, ["run_id", "sampling_interval", "resume_logging", "tracking_uri"]),
     (ArtifactRepository.delete_artifacts, ["self, artifact_path"]),
     (get_artifact_repository, ["tracking_uri"]),
 ]
@@ -55,7 +53,7 @@ def test_a_function_is_as_it_is_used(function: Callable[..., object], texts: lis
 def test_there_are_the_processes_of_a_cluster_their_environment_and_the_error_of_a_trial() -> None:
     assert of_ray.own_node() is ray._private.worker._global_node
     used = (Node.dead_processes, Node.get_session_dir_path, InnerGcsClient.get_draining_nodes, cloudpickle.load)
-    assert all(map(callable, (*used, SystemMetricsMonitor.start)))
+    assert all(map(callable, used))
     assert isinstance(class_cache.ENV_VARS_TO_PROPAGATE, set)
     assert isinstance(inspect.getattr_static(Trial, "pickled_error_file"), property)
     place = Path(ray.__file__).parent
@@ -85,7 +83,7 @@ def test_mlflows_page_reads_its_tags() -> None:
 
 
 RAYS = r"\bray\._|\bray\.[\w.]*\._|_raylet|_global_node|class_cache|temporary_state|relative_logdir|pickled_error"
-MLFLOWS = r"system_metrics|get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind"
+MLFLOWS = r"get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind"
 
 
 @pytest.mark.parametrize(("module", "library", "pattern"), [(of_ray, ray, RAYS), (of_mlflow, mlflow, MLFLOWS)])
