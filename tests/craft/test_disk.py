@@ -15,20 +15,6 @@ from safetensors.torch import save_file
 
 from craft.disk import replacing
 
-
-def test_a_file_and_a_folder_are_replaced_whole(tmp_path: Path) -> None:
-    file, folder = tmp_path / "file.json", tmp_path / "folder"
-    for content in ("old", "new"):
-        with replacing(file) as aside:
-            aside.write_text(content)
-        with replacing(folder) as aside:
-            (aside / "deep").mkdir(parents=True)
-            (aside / "deep" / content).write_text(content)
-    assert file.read_text() == "new"
-    assert [path.name for path in (folder / "deep").iterdir()] == ["new"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.json", "folder"]
-
-
 WRITERS = {
     "torch": lambda file: torch.save({"a": torch.zeros(100_000)}, file),
     "safetensors": lambda file: save_file({"a": torch.zeros(100_000)}, file),

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from craft.processes import Meeting, current, find_cause, joined, leave_cause, make_store, sign, verify
+from craft.processes import Meeting, current, find_cause, joined, leave_cause, make_store, sign
 from craft.results import Leave, ModelUnavailable, OutOfMemory, RunFailed, RunPrevented, is_out_of_memory
 from craft.trainer.checkpoint import CheckpointCorrupt
 
@@ -140,9 +140,3 @@ def test_processes_on_one_machine_listen_at_loopback_alone_and_exchange_objects(
         process.join(30)
     assert [answer[:3] for answer in seen] == [(0, [0, 1], 70_000), (1, [0, 1], 70_000)]
     assert set().union(*(answer[3] for answer in seen)) <= {LOOPBACK}
-
-
-def test_an_exchanged_object_of_a_stranger_is_refused() -> None:
-    with pytest.raises(RunPrevented, match="none of them wrote"):
-        verify(sign(pickle.dumps(1), b"another"), SECRET)
-    assert verify(sign(b"data", SECRET), SECRET) == b"data"

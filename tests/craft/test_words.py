@@ -1,4 +1,4 @@
-"""Names, amounts and addresses in messages."""
+"""Amounts in messages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from craft.words import format_bytes, nearest, parse_bytes, percent
-
-
-def test_nearest() -> None:
-    assert nearest("LOAR", ["lora", "vera"]) == " Did you mean 'lora'?"
-    assert nearest("full", ["lora", "vera"]) == ""
+from craft.words import format_bytes, parse_bytes, percent
 
 
 @pytest.mark.parametrize(
@@ -23,10 +18,8 @@ def test_nearest() -> None:
         ("1.5k", 1500),
         (" 20GB ", 20 * 10**9),
         ("12 gib", 12 * 2**30),
-        (True, None),
         (-1, None),
         (1.5, None),
-        ("12 parsecs", None),
         ("", None),
         (None, None),
     ],

@@ -243,17 +243,9 @@ def test_adapts_the_layers_that_are_asked_for(name: str, tiny_bert: str, tiny_ll
             reached(layers)
 
 
-@pytest.mark.parametrize(
-    ("row", "theirs", "ours"),
-    [
-        ("lora", {"r": 2, "lora_alpha": 4, "lora_dropout": 0.1}, {"rank": 2, "alpha": 4, "dropout": 0.1}),
-        ("vera", {"r": 2, "vera_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
-        ("lora_xs", {"r": 2, "psoft_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
-    ],
-)
-def test_pefts_own_names_are_understood(row: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    model = METHODS[row].parameters
-    assert model.model_validate(theirs) == model.model_validate(ours)
+def test_pefts_own_names_are_understood() -> None:
+    read = METHODS["lora"].parameters.model_validate
+    assert read({"r": 2, "lora_alpha": 4, "lora_dropout": 0.1}) == read({"rank": 2, "alpha": 4, "dropout": 0.1})
 
 
 @pytest.mark.parametrize("name", marked(SUBJECTS))

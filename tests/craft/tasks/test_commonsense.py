@@ -45,7 +45,7 @@ def settings(root, **generation):
     return DataSettings(root=str(root), generation=generation)
 
 
-def test_one_trial_is_scored_on_eight_tests(root):
+def test_one_trial_is_scored_on_eight_tests_and_searched_by_the_shares_of_the_families(root):
     splits = load_splits(TASK, settings(root))
     assert list(splits.reported) == [f"_{name}" for name in TESTS]
     assert splits.train.column_names == ["text", "input", "response", "label", "family", "group"]
@@ -54,11 +54,7 @@ def test_one_trial_is_scored_on_eight_tests(root):
         "family": "answer", "group": "siqa", "row": 2,
     }  # fmt: skip
     assert expand_tasks(["commonsense"], DataSettings()) == ["commonsense"]
-
-
-def test_the_search_split_keeps_the_shares_of_the_families(root):
-    search = load_splits(TASK, settings(root)).search
-    counts = {family: search["family"][:].count(family) for family in PATTERNS}
+    counts = {family: splits.search["family"][:].count(family) for family in PATTERNS}
     assert counts == {"truth": 4, "solution": 4, "answer": 16, "ending": 4, "option": 4}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from craft.tasks import TASKS
-from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, decide, is_constant
+from craft.tasks.metrics import METRICS, compute_metrics, compute_reported, is_constant
 from craft.tasks.task import Metric
 
 
@@ -103,12 +103,6 @@ def test_one_value_with_the_rounding_of_float32_is_constant(mean):
     assert len(set(rounded.tolist())) > 1
     assert is_constant(rounded[:, None])
     assert compute_metrics(TASKS["glue/stsb"], rounded[:, None], labels) == {"pearson": 0, "spearman": 0, "score": 0}
-
-
-def test_decide_takes_logits_classes_and_values():
-    assert decide([[0.0, 2.0], [3.0, 1.0]], "classification").tolist() == [1, 0]
-    assert decide([1, 0], "classification").tolist() == [1, 0]
-    assert decide([[1.5], [2.5]], "regression").tolist() == [1.5, 2.5]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from craft.tasks.prompts import IGNORED, PROMPTS, encode
+from craft.tasks.prompts import PROMPTS, encode
 
 FIRST = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
 PUBLISHED_TRAINING = """{first}{blanks}
@@ -21,12 +21,6 @@ PUBLISHED_EVALUATION = """{first}{blank}
 
                 ### Response:
                 """.format(first=FIRST, blank=" ")
-
-
-def labels(text):
-    """The tokens, those that are not in the loss replaced by -100."""
-    start = min(text.start, len(text.tokens))
-    return [IGNORED] * start + text.tokens[start:]
 
 
 def test_llm_adapters_is_the_published_text_to_the_byte():
@@ -80,8 +74,7 @@ def one(tokenizer, prompt, response, **settings):
 )
 def test_the_loss_sees(tokenizer, response, length, loss, tokens, start):
     text = one(tokenizer, "what is it ? ### ", response, max_length=length, loss=loss)
-    assert text.tokens == tokens
-    assert labels(text) == [IGNORED] * start + tokens[start:]
+    assert (text.tokens, min(text.start, len(tokens))) == (tokens, start)
 
 
 def test_several_texts_are_each_encoded_as_alone(tokenizer):
@@ -96,7 +89,7 @@ def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, stories)
     tokenizer = AutoTokenizer.from_pretrained(stories)
     prompt = PROMPTS[name].for_training("Please answer: is it so?\n\nAnswer format: true/false")
     text = one(tokenizer, prompt, "the correct answer is true", max_length=512, loss="response")
-    taught = [label for label in labels(text) if label != IGNORED]
+    taught = text.tokens[text.start :]
     assert taught[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(taught, skip_special_tokens=True).strip() == "the correct answer is true"
     whole = tokenizer.decode(text.tokens, skip_special_tokens=True).strip()

@@ -1,4 +1,5 @@
-"""Protocols: who sees which rows, seeded, nested, and kept only while the files stay the same."""
+"""Protocols: who sees which rows, seeded, nested, and kept only while the files stay the same; GLUE's folder and what is
+said of one that is not right."""
 
 from __future__ import annotations
 
@@ -25,19 +26,20 @@ TASK = TASKS["glue/cola"]
 
 @pytest.fixture
 def data(tmp_path):
-    write(tmp_path, 400)
+    write_cola(tmp_path, 400)
     return DataSettings(root=str(tmp_path))
 
 
-def write(root, n, word="train"):
-    folder = root / "glue" / "cola"
+def write(root, name, split, **columns):
+    folder = root / "glue" / name
     folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), folder / f"{split}.parquet")
+
+
+def write_cola(root, n, word="train"):
     for split, rows in (("train", n), ("validation", 60)):
-        table = {
-            "sentence": [f"{word} {split} {row}" for row in range(rows)],
-            "label": [int(row % 4 > 0) for row in range(rows)],
-        }
-        pq.write_table(pa.table(table), folder / f"{split}.parquet")
+        sentences, labels = ([f"{word} {split} {row}" for row in range(rows)], [int(row % 4 > 0) for row in range(rows)])
+        write(root, "cola", split, sentence=sentences, label=labels)
 
 
 def texts(split):
@@ -78,9 +80,9 @@ def test_the_fingerprint_is_of_the_data_not_of_the_cut(data, tmp_path):
     fingerprint = load_splits(TASK, data).fingerprint
     assert fingerprint == load_splits(TASK, data, protocol="customary", train_examples=7).fingerprint
     other = tmp_path / "elsewhere"
-    write(other, 400)
+    write_cola(other, 400)
     assert load_splits(TASK, DataSettings(root=str(other))).fingerprint == fingerprint
-    write(other, 400, word="other")
+    write_cola(other, 400, word="other")
     assert load_splits(TASK, DataSettings(root=str(other))).fingerprint != fingerprint
 
 
@@ -89,7 +91,7 @@ def test_data_stay_in_the_process_while_their_files_stay_the_same(data, tmp_path
     with monkeypatch.context() as patched:
         patched.setattr("craft.tasks.glue.read_rows", lambda path: pytest.fail(f"{path} was read again"))
         assert len(load_splits(TASK, data, train_examples=5).train) == 5
-    write(tmp_path, 200)
+    write_cola(tmp_path, 200)
     assert len(load_splits(TASK, data, protocol="customary").train) == 200
 
 
@@ -122,9 +124,8 @@ def test_equal_texts_are_kept_together_and_other_splits_stay_as_they_were(data, 
     assert texts(load_splits(TASK, data).search) == texts(
         load_splits(TASK, DataSettings(root=data.root, search_groups=False)).search
     )
-    folder = tmp_path / "glue" / "cola"
-    table = {"sentence": [f"text {row // 4}" for row in range(400)], "label": [row // 4 % 2 for row in range(400)]}
-    pq.write_table(pa.table(table), folder / "train.parquet")
+    sentences, labels = [f"text {row // 4}" for row in range(400)], [row // 4 % 2 for row in range(400)]
+    write(tmp_path, "cola", "train", sentence=sentences, label=labels)
     splits = load_splits(TASK, data)
     assert not {*texts(splits.train)} & {*texts(splits.search)}
     assert splits.seen == {"search": 0, "reported": 0}
@@ -138,12 +139,9 @@ PHRASES = ["a very good film", "very good", "good film .", "good", "a bad film",
 
 def test_a_phrase_belongs_to_the_longest_text_that_contains_it(tmp_path):
     assert phrases(PHRASES) == [0, 0, 2, 0, 4, 4, 4, 7, 0]
-    folder = tmp_path / "glue" / "sst2"
-    folder.mkdir(parents=True)
-    cells = [f"{number} {text}" for number in range(40) for text in (f"sentence {number} is bad", f"sentence {number}")]
-    table = {"sentence": [cell.split(" ", 1)[1] for cell in cells], "label": [0, 1] * 40}
+    sentences = [text for number in range(40) for text in (f"sentence {number} is bad", f"sentence {number}")]
     for split in ("train", "validation"):
-        pq.write_table(pa.table(table), folder / f"{split}.parquet")
+        write(tmp_path, "sst2", split, sentence=sentences, label=[0, 1] * 40)
     splits = load_splits(TASKS["glue/sst2"], DataSettings(root=str(tmp_path)))
     numbers = [{text.split()[1] for text in texts(split)} for split in (splits.train, splits.search)]
     assert not numbers[0] & numbers[1]
@@ -154,9 +152,72 @@ def test_a_phrase_belongs_to_the_longest_text_that_contains_it(tmp_path):
 
 
 def test_too_few_rows_to_split_are_refused(tmp_path):
-    write(tmp_path, 1)
+    write_cola(tmp_path, 1)
     with pytest.raises(DataError, match="1 training rows cannot be split"):
         load_splits(TASK, DataSettings(root=str(tmp_path)))
+
+
+def refused(task, root):
+    with pytest.raises(DataError) as caught:
+        load_splits(TASKS[task], DataSettings(root=root and str(root)))
+    return str(caught.value)
+
+
+def test_columns_are_normalized(tmp_path):
+    for split in ("train", "validation"):
+        write(tmp_path, "qqp", split, question1=["a b", "c", "g"], question2=["d", "e f", "h"], label=[0, 1, 1], idx=[0, 1, 2])
+    splits = load_splits(TASKS["glue/qqp"], DataSettings(root=str(tmp_path)), protocol="customary")
+    assert splits.reported[""].column_names == ["text", "text_pair", "label", "row"]
+    assert splits.reported[""][1] == {"text": "c", "text_pair": "e f", "label": 1, "row": 2}
+
+
+def test_a_missing_folder_or_file_says_what_is_expected_and_what_is_there(tmp_path):
+    write_cola(tmp_path, 20)
+    message = refused("glue/rte", tmp_path)
+    for part in (str(tmp_path / "glue" / "rte"), "train.parquet, validation.parquet", "in that folder: cola"):
+        assert part in message
+    (tmp_path / "glue" / "cola" / "validation.parquet").unlink()
+    assert "its folder holds: train.parquet" in refused("glue/cola", tmp_path)
+
+
+SCORES = {"sentence1": ["a", "b"], "sentence2": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "message"),
+    [
+        ("cola", {"text": ["a"], "label": [1]}, "has no column 'sentence'; its columns are: text, label"),
+        ("cola", {"sentence": ["a", "b"], "label": [0, 2]}, "0 (unacceptable), 1 (acceptable)"),
+        ("cola", {"sentence": ["a", "b"], "label": [0, None]}, "row 2: column 'label' holds"),
+        ("cola", {"sentence": ["a", "b"], "label": [0, 0.5]}, "row 2: column 'label' holds"),
+        ("cola", {"sentence": ["a", None], "label": [0, 1]}, "row 2: column 'sentence' holds nothing; text is expected"),
+        ("stsb", SCORES | {"label": [1.0, float("nan")]}, "row 2: column 'label' holds nan; a finite number"),
+        ("stsb", SCORES | {"label": [1.0, 5.5]}, "row 2: column 'label' holds 5.5; allowed is 0 to 5"),
+        ("stsb", SCORES | {"label": [1.0, -0.1]}, "row 2: column 'label' holds -0.1; allowed is 0 to 5"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_place(tmp_path, task, columns, message):
+    for split in ("train", "validation"):
+        write(tmp_path, task, split, **columns)
+    said = refused(f"glue/{task}", tmp_path)
+    assert "train.parquet" in said
+    assert message in said
+
+
+PUBLISHED = {
+    "cola": (8551, {"": 1043}), "sst2": (67349, {"": 872}), "mrpc": (3668, {"": 408}), "stsb": (5749, {"": 1500}),
+    "mnli": (16187, {"_matched": 9815, "_mismatched": 1000}),
+}  # fmt: skip
+"""Of MNLI a part is here, with both of its validation sets."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_real_glue_has_its_published_sizes(name, real_data):
+    splits = load_splits(TASKS[f"glue/{name}"], DataSettings(root=str(real_data)), protocol="customary")
+    sizes = {suffix: len(split) for suffix, split in splits.reported.items()}
+    assert (len(splits.train), sizes) == PUBLISHED[name]
+    assert len(splits.search) == sum(sizes.values())
 
 
 @pytest.mark.parametrize("protocol", ["honest", "customary"])
@@ -228,6 +289,14 @@ def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path, kind: str) -> Non
     splits = load_splits(find_task("custom/letters", data), data)
     assert {*splits.train["text"], *splits.search["text"]} == {*TEXTS[:30]}
     assert splits.reported[""]["text"][:] == TEXTS[-20:]
+
+
+def test_the_hub_out_of_reach_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    message = refused("glue/rte", None)
+    for part in ("nyu-mll/glue", "HF_HUB_OFFLINE is set", "glue/rte/train.parquet", "--set data.root=FOLDER"):
+        assert part in message
 
 
 def test_a_hub_that_is_away_is_named_with_what_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
 from craft.models.compute import compute_device
-from craft.results import Leave, Progress, RunResult
+from craft.results import Leave, RunResult
 from craft.scoring.scorer import make_scorer, splits_of
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
 
@@ -63,20 +61,6 @@ def leave_at(last: int) -> Callable[[int, int], None]:
             raise Leave("its machine is taken away")
 
     return end_step
-
-
-def interrupted(spec: RunSpec, folder: Path, step: int = 0) -> Path:
-    """Trains a run until its first evaluation, or that of a step, and returns the checkpoint that it left."""
-
-    def stop(progress: Progress) -> None:
-        if progress.step >= step:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, folder, report=stop)
-    checkpoint = find_newest_checkpoint(folder)
-    assert checkpoint is not None
-    return checkpoint
 
 
 def score_saved(folder: Path, scratch: Path) -> dict[str, float]:

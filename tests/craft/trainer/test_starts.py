@@ -20,7 +20,7 @@ from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import head_names, is_head, load_model
-from craft.results import RunFailed
+from craft.results import Leave, RunFailed
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.scorer import predict
 from craft.settings import WarmStart
@@ -28,11 +28,12 @@ from craft.spec import RunSpec
 from craft.tasks.task import Kind
 from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter, start_from
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
 from orchestrator.commands.train import list_store
 from tests.craft.methods.cases import CASES
-from tests.craft.trainer.same import interrupted
+from tests.craft.trainer.same import leave_at
 from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
@@ -262,10 +263,11 @@ def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_spec: Mak
     assert whole.facts["warm_start"] == source.key
     cold = train_run(spec.model_copy(update={"warm_start": None}), tmp_path / "cold")
     assert not torch.equal(first_of(whole.adapter), first_of(cold.adapter))
-    checkpoint = interrupted(spec, tmp_path / "cut")
+    with pytest.raises(Leave):
+        train_run(spec, tmp_path / "cut", on_step=leave_at(1))
     shutil.rmtree(tmp_path / "source")
     elsewhere = spec.model_copy(update={"warm_start": WarmStart(run=source.key)})
-    again = train_run(elsewhere, tmp_path / "again", resume_from=checkpoint)
+    again = train_run(elsewhere, tmp_path / "again", resume_from=find_newest_checkpoint(tmp_path / "cut"))
     assert again.metrics == whole.metrics
     assert torch.equal(first_of(whole.adapter), first_of(again.adapter))
 

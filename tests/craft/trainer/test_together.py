@@ -14,14 +14,13 @@ import pytest
 from craft.methods import METHODS
 from craft.methods.by_peft_name import WHOLE
 from craft.models import compute
-from craft.processes import Group, current, is_part
+from craft.processes import current, is_part
 from craft.results import Leave, OutOfMemory, RunFailed, RunPrevented, RunResult
 from craft.settings import WarmStart, Way
 from craft.spec import RunSpec
 from craft.trainer import run, training
 from craft.trainer.adapter_folder import copy_trainable, save_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
-from craft.trainer.loop import cut_share
 from craft.trainer.training import train_run
 from tests.craft.methods.cases import CASES, TYPES, Case
 from tests.craft.trainer.same import train_watched
@@ -218,11 +217,3 @@ def test_one_process_that_fails_ends_all_with_its_reason(
 ) -> None:
     with pytest.raises(kind, match=reason):
         train_several(tiny_spec(method="lora"), tmp_path, 2, way, partial(fail_in_the_second, how))
-
-
-def test_every_example_of_a_step_is_in_one_share() -> None:
-    for count, size in ((2, 8), (3, 7), (4, 2)):
-        examples = [*range(100, 100 + size)]
-        shares = [cut_share(Group(rank=rank, count=count), examples, 2) for rank in range(count)]
-        assert len({len(batches) for batches, _ in shares}) == 1
-        assert [row for batches, counted in shares for batch in batches[:counted] for row in batch] == examples

@@ -1,7 +1,9 @@
-"""train_run: equal numbers wherever it runs, resumed or not; selection; failures with their reason."""
+"""train_run: equal numbers wherever it runs, resumed or not; selection; failures with their reason. Adapters as scored: what a
+run has saved gives the very same outputs, moved and in PEFT's hands."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from craft.results import OutOfMemory, Progress, RunFailed, RunPrevented
 from craft.scoring.scorer import HeadScorer, collapse_note
@@ -21,7 +25,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
-from tests.craft.trainer.same import close_weights, interrupted, same_weights
+from tests.craft.trainer.same import same_weights, score_saved
 from tests.word_pairs import word_pairs
 
 MakeSpec = Callable[..., RunSpec]
@@ -57,15 +61,6 @@ def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: M
         for every in (0.34, 2)
     ]
     assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in runs))
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    spec = tiny_spec(training={"batch_size": 16, "evaluate_every": 0.34, "select": "last"})
-    undisturbed = train_run(spec, tmp_path / "whole")
-    smaller = spec.model_copy(update={"training": spec.training.in_smaller_batches()})
-    resumed = train_run(smaller, tmp_path / "resumed", resume_from=interrupted(spec, tmp_path / "broken", step=4))
-    assert close_weights(undisturbed, resumed, atol=2e-5)
 
 
 def test_selection_takes_the_best_evaluation_and_the_score_is_that_of_its_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -198,13 +193,65 @@ def test_a_collapse_is_noted() -> None:
     assert collapse_note(TASKS["glue/stsb"], {"": np.array([[2.5], [2.6]], dtype=np.float32)}) is None
 
 
-def test_a_note_says_how_many_inputs_are_cut(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+def test_a_note_says_how_many_inputs_are_cut_and_the_phases_of_a_run_are_its_time(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     result = train_run(tiny_spec(training={"max_steps": 1, "max_length": 8}), tmp_path)
     (note,) = [note for note in result.notes if note.startswith("inputs cut to max_length: ")]
     assert "% of the training split" in note
-
-
-def test_the_phases_of_a_run_are_its_time(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    result = train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
     assert {"load", "data", "decompose", "train", "score", "store"} <= result.phases.keys()
     assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [
+        ("craft", "float32"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("craft", "bfloat16"), ("lora", "bf16-mixed"), ("full", "bfloat16"))
+        ),
+    ],
+)
+def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, precision: str
+) -> None:
+    spec = tiny_spec(method=method, training={"precision": precision, "select": "last"})
+    result = train_run(spec, tmp_path / "run")
+    moved = shutil.copytree(result.adapter, tmp_path / "moved")
+    (tmp_path / "again").mkdir()
+    assert score_saved(moved, tmp_path / "again").items() <= result.metrics.items()
+    assert same_weights(*(tmp_path / name / "predictions.safetensors" for name in ("run", "again")))
+    model, _ = load_adapter(moved)
+    assert tuple(model.config.id2label.values()) == TASKS[spec.task].labels
+    heads = ("classifier.modules_to_save", "classifier.weight", "classifier.bias")
+    trained = {name: weight.dtype for name, weight in model.named_parameters() if any(head in name for head in heads)}
+    assert trained
+    assert set(trained.values()) == {torch.float32}
+    (weights,) = moved.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"safetensors is damaged"):
+        load_adapter(moved)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("craft", {"ranks": ["all", 8, 8]}),
+        pytest.param("lora", {"rank": 2}, marks=pytest.mark.slow),
+        pytest.param("peft", {"peft_type": "LILY", "config": {"r": 4, "num_B": 2}}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_folder_loads_with_plain_transformers_and_peft(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, parameters: dict[str, object]
+) -> None:
+    spec = tiny_spec(method=method, parameters=parameters, training={"select": "last"})
+    folder = train_run(spec, tmp_path).adapter
+    ours, _ = load_adapter(folder)
+    config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    base = AutoModelForSequenceClassification.from_pretrained(spec.model, config=config)
+    theirs = PeftModel.from_pretrained(base, str(folder)).eval()
+    batch = tokenizer(["a plain line", "and quite another one"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
+    assert tuple(theirs.config.id2label.values()) == TASKS[spec.task].labels
+    assert theirs.config.problem_type == "single_label_classification"
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == spec.model
