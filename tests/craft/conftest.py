@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,15 +31,12 @@ DECODER: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
-
-
-def make_tiny_llama(folder: Path) -> str:
     """A random LLaMA of 2 layers whose tokens are bytes, as a local folder: 384 positions, a token that begins texts."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+    folder = tmp_path_factory.mktemp("tiny-llama")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = Tokenizer(models.BPE({token: at for at, token in enumerate(["<unk>", "<s>", "</s>", *alphabet])}, []))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

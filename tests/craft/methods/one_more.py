@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from craft.methods.method import BuildContext, Method, Projected, attach
+from craft.methods.method import Method, Projected, attaches
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
 
 TUNER_ROW = {"ONEMORE": (__name__, "OneMoreConfig", "OneMoreModel")}
@@ -25,8 +25,7 @@ class OneMoreConfig(JointConfig):
 class OneMoreAdapter(JointAdapter):
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
         super().__init__(config, stacks)
-        shapes = {path: shape for layers in stacks.values() for path, shape in layers.items()}
-        self.gains = nn.ParameterDict({path.replace(".", "-"): parameter(d_out) for path, (d_out, _) in shapes.items()})
+        self.gains = nn.ParameterDict({path.replace(".", "-"): parameter(d_out) for path, (d_out, _) in self.shapes.items()})
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -42,10 +41,6 @@ class OneMoreModel(JointTuner):
     adapter_cls: ClassVar[type[JointAdapter]] = OneMoreAdapter
 
 
-def build(model: nn.Module, parameters: Projected, context: BuildContext) -> nn.Module:
-    return attach(model, context, "ONEMORE", parameters)
-
-
 METHOD = Method(
-    "one_more", "One more", "tests of this project", Projected, build, lambda parameters: " ".join(parameters.projections)
+    "one_more", "One more", "tests of this project", Projected, attaches("ONEMORE"), lambda given: " ".join(given.projections)
 )

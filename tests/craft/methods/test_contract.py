@@ -27,7 +27,7 @@ from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.loop import find_decaying
 from craft.tuners.joint import register
 from tests.craft.methods import one_more
-from tests.craft.methods.cases import CASES, SUBJECTS, Case, D, marked
+from tests.craft.methods.cases import CASES, SUBJECTS, TYPES, Case, D, marked
 
 LABELS = ("negative", "positive")
 STEPS = 20
@@ -205,14 +205,6 @@ def test_its_words_are_understood(row: str) -> None:
         method.parameters.model_validate({"no_such": 1})
 
 
-@pytest.mark.parametrize("row", ["lora", "rslora", "dora", "pissa", "olora", "milora", "adalora", "lora_xs", "lotr"])
-def test_a_rank_above_the_smaller_side_is_refused(row: str, tiny_model: Callable[..., Any]) -> None:
-    method, name = METHODS[row], "init_rank" if row == "adalora" else "rank"
-    model = tiny_model("bert", head="classifier").to("meta")
-    with pytest.raises(ValueError, match=r"rank 5000 is more than the smaller side of an adapted weight; at most \d+ here"):
-        method.build(model, method.parameters.model_validate({name: 5000}), BuildContext("SEQ_CLS", total_steps=STEPS))
-
-
 PLACED = [name for name, row in METHODS.items() if "layers" in row.parameters.model_fields and name in SUBJECTS]
 
 
@@ -248,20 +240,18 @@ def test_pefts_own_names_are_understood() -> None:
     assert read({"r": 2, "lora_alpha": 4, "lora_dropout": 0.1}) == read({"rank": 2, "alpha": 4, "dropout": 0.1})
 
 
-@pytest.mark.parametrize("name", marked(SUBJECTS))
-def test_a_llama_takes_every_row_that_its_layers_allow(name: str, tiny_model: Callable[..., Any]) -> None:
-    """Grouped queries make k and v narrower than q; there are no biases, and no pooler."""
-    method, _, peft_type = name.partition(" ")
-    row = METHODS[method]
+def test_without_biases_there_is_nothing_to_train(tiny_model: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="has none"):
+        METHODS["bitfit"].build(tiny_model("llama"), METHODS["bitfit"].parameters(), BuildContext("SEQ_CLS"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_llama_takes_every_type(kind: str, tiny_model: Callable[..., Any]) -> None:
+    """Grouped queries make k and v narrower than q. `tests.craft.scoring.test_positions` puts all other methods on one."""
+    row = METHODS["peft"]
     # The norms of a LLaMA have other names.
-    given = {"peft_type": peft_type} if peft_type == "LN_TUNING" else SUBJECTS[name].parameters
-    context = BuildContext("CAUSAL_LM" if peft_type else "SEQ_CLS", total_steps=STEPS)
-    model = tiny_model("llama", head="causal" if peft_type else "classifier")
-    if name == "bitfit":
-        with pytest.raises(ValueError, match="has none"):
-            row.build(model, row.parameters.model_validate(given), context)
-        return
-    built = row.build(model, row.parameters.model_validate(given), context)
+    given = {"peft_type": kind} if kind == "LN_TUNING" else TYPES[kind].parameters
+    built = row.build(tiny_model("llama", head="causal"), row.parameters.model_validate(given), BuildContext("CAUSAL_LM"))
     built(input_ids=torch.ones(2, 5, dtype=torch.long)).logits.sum().backward()
     assert any(weight.grad is not None for weight in built.parameters())
-    assert peft_type or (count(built).trainable_parameters > 0) == (name != "head")

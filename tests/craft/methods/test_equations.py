@@ -199,6 +199,14 @@ def test_adalora_keeps_the_budget(tiny_model: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "parameters", "message"),
     [
+        *(
+            (
+                name,
+                {"init_rank" if name == "adalora" else "rank": 33},
+                "rank 33 is more than .* at most 32 here",
+            )
+            for name in ("lora", "rslora", "dora", "pissa", "olora", "milora", "adalora", "lora_xs", "lotr")
+        ),
         ("superlora", {"rank": 40}, "fold into"),
         ("galore", {"rank": 40}, "at most 32"),
         ("adapterdrop", {"dropped_layers": 3}, "the model has 3 layers"),

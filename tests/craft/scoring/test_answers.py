@@ -47,11 +47,8 @@ def question(number: int, answers: tuple[str, ...]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tests(tmp_path_factory.mktemp("data"))
-
-
-def write_tests(root: Path) -> Path:
-    """Writes the published layout: 60 records to train on, 6 questions each of three tests."""
+    """The published layout: 60 records to train on, 6 questions each of three tests."""
+    root = tmp_path_factory.mktemp("data")
     folder = root / "commonsense"
     folder.mkdir(parents=True)
     mixture = [question(number, answers) for number in range(20) for _, answers in TESTS.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,13 @@ def test_what_decides_the_answers_decides_the_key(tiny_llama: str, tmp_path: Pat
     data = spec.data
     others = [
         {"generation": data.generation.model_copy(update={"beams": 2})},
+        {"generation": data.generation.model_copy(update={"date": date(2025, 1, 31)})},
         {"search_groups": False},
         {"custom": {"qa": data.custom["qa"].model_copy(update={"metric": "exact_match"})}},
     ]
-    keys = {spec.model_copy(update={"data": data.model_copy(update=row)}).key for row in others}
-    assert len(keys | {spec.key}) == 4
+    runs = [spec, *(spec.model_copy(update={"data": data.model_copy(update=row)}) for row in others)]
+    assert len({run.key for run in runs}) == 5
+    assert all(RunSpec.model_validate_json(run.model_dump_json()).key == run.key for run in runs)
     unread = data.generation.model_copy(update={"score": "cloze", "tests": ("boolq",)})
-    assert spec.model_copy(update={"data": data.model_copy(update={"generation": unread})}).key == spec.key
+    others = [{"generation": unread}, {"root": str(tmp_path)}, {"custom": data.custom | {"other": data.custom["qa"]}}]
+    assert {spec.model_copy(update={"data": data.model_copy(update=row)}).key for row in others} == {spec.key}

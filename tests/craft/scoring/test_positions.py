@@ -74,22 +74,21 @@ def agree(model: nn.Module) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name in CASES and name not in ("bitfit", "head")])
-def test_loss_and_gradients_are_those_of_all_positions(tiny_model: Callable[..., Any], name: str) -> None:
+NAMES = [name for name in METHODS if name in CASES and name not in ("bitfit", "head")]
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoints"), [*((name, False) for name in NAMES), *((name, True) for name in ("craft", "dora", "full"))]
+)
+def test_loss_and_gradients_are_those_of_all_positions(tiny_model: Callable[..., Any], name: str, checkpoints: bool) -> None:
     """LLaMA has no biases, so BitFit has nothing to train; a language model has no task head."""
     row = METHODS[name]
     decomposes = name in ("pissa", "olora", "lora_xs")  # in 32 bits or fewer alone
     base = tiny_model("llama", dtype=torch.float32 if decomposes else torch.float64, head="causal")
+    if checkpoints:
+        base.gradient_checkpointing_enable({"use_reentrant": False})
     model = row.build(base, row.parameters.model_validate(CASES[name].parameters), BuildContext("CAUSAL_LM", total_steps=20))
     agree(model.double() if decomposes else model)
-
-
-@pytest.mark.parametrize("name", ["craft", "dora", "full"])
-def test_so_they_are_under_gradient_checkpointing(tiny_model: Callable[..., Any], name: str) -> None:
-    base = tiny_model("llama", dtype=torch.float64, head="causal")
-    base.gradient_checkpointing_enable({"use_reentrant": False})
-    row = METHODS[name]
-    agree(row.build(base, row.parameters.model_validate(CASES[name].parameters), BuildContext("CAUSAL_LM")))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Protocols: who sees which rows, seeded, nested, and kept only while the files stay the same; GLUE's folder and what is
-said of one that is not right."""
+"""Protocols: who sees which rows, seeded, nested, kept while files stay the same; folders of GLUE, right and wrong."""
 
 from __future__ import annotations
 
@@ -53,12 +52,6 @@ def test_honest_carves_search_from_train_and_leaves_dev_alone(data):
     assert train | search == {f"train train {row}" for row in range(400)}
     assert texts(splits.reported[""]) == [f"train validation {row}" for row in range(60)]
     assert (len(search), sum(splits.search["label"][:])) == (40, 30), "the shares of the classes stay"
-
-
-def test_customary_searches_on_dev(data):
-    splits = load_splits(TASK, data, protocol="customary")
-    assert texts(splits.search) == texts(splits.reported[""])
-    assert len(splits.train) == 400
 
 
 def test_cuts_are_nested_samples_and_not_the_first_rows(data):
@@ -258,7 +251,7 @@ def write_dataset(folder: Path, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["saved", "arrow", "parquet"])
-def test_a_split_gives_the_rows_of_a_file(tmp_path: Path, kind: str) -> None:
+def test_a_split_gives_the_rows_of_a_file_and_a_part_of_it_some(tmp_path: Path, kind: str) -> None:
     lines = [f"{text},{NAMES[number % 3]}" for number, text in enumerate(TEXTS)]
     for name, part in (("train", lines), ("test", lines[:12])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["body,queue", *part, ""]))
@@ -271,10 +264,15 @@ def test_a_split_gives_the_rows_of_a_file(tmp_path: Path, kind: str) -> None:
         read.append(load_splits(task, data))
     assert read[0].fingerprint == read[1].fingerprint
     assert read[0].train["text"][:] == read[1].train["text"][:]
+    whole = parts["train"]
+    own = {"train": whole | {"split": "train[:50%]"}, "validation": whole | {"split": "train[-20:-10]+train[-10:]"}}
+    data = DataSettings.model_validate({"custom": {"letters": {**own, "text": "body", "label": "queue"}}})
+    splits = load_splits(find_task("custom/letters", data), data)
+    assert {*splits.train["text"], *splits.search["text"]} == {*TEXTS[:30]}
+    assert splits.reported[""]["text"][:] == TEXTS[-20:]
 
 
-@pytest.mark.parametrize("kind", ["saved", "arrow", "parquet"])
-def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path, kind: str) -> None:
+def test_unlabelled_rows(tmp_path: Path) -> None:
     hidden = datasets.Dataset.from_dict({"body": TEXTS, "queue": [-1] * 60}, features=FEATURES)
     datasets.DatasetDict({"train": ROWS, "test": hidden}).save_to_disk(str(tmp_path / "set"))
     own: dict[str, Any] = {"text": "body", "label": "queue", "train": {"path": str(tmp_path / "set")}}
@@ -283,12 +281,6 @@ def test_a_part_of_a_split_and_unlabelled_rows(tmp_path: Path, kind: str) -> Non
     task = find_task("custom/letters", data)
     with pytest.raises(ValueError, match="set test, row 1: column 'queue' holds nothing"):
         load_splits(task, data)
-    whole = write_dataset(tmp_path / "files", kind)["train"]
-    own |= {"train": whole | {"split": "train[:50%]"}, "validation": whole | {"split": "train[-20:-10]+train[-10:]"}}
-    data = DataSettings.model_validate({"custom": {"letters": own}})
-    splits = load_splits(find_task("custom/letters", data), data)
-    assert {*splits.train["text"], *splits.search["text"]} == {*TEXTS[:30]}
-    assert splits.reported[""]["text"][:] == TEXTS[-20:]
 
 
 def test_the_hub_out_of_reach_says_what_to_do(monkeypatch):
@@ -310,12 +302,7 @@ FILE = """
 name: letters
 model: sentence-transformers/all-MiniLM-L6-v2
 tasks: [custom/letters]
-data:
-  custom:
-    letters:
-      text: body
-      label: queue
-      train: {train}
+data: {{custom: {{letters: {{text: body, label: queue, train: {train}}}}}}}
 space: [{{method: head}}]
 """
 

@@ -141,12 +141,9 @@ def test_a_probe_without_time_takes_three_steps(tiny_bert: str) -> None:
     assert speed is None or speed.example == pytest.approx(FORWARD * speed.step / 8)
 
 
-def test_a_model_without_weights_is_not_timed(tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_not_timed(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     assert measure_speed(run(str(tmp_path)), 60) is None
-
-
-def test_a_model_that_does_not_fit_is_not_timed(tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("craft.trainer.probe.device_memory", lambda: 1000)
     assert measure_speed(run(tiny_bert), 60) is None
 

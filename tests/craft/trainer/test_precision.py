@@ -25,7 +25,7 @@ from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
 from tests.craft.conftest import make_spec
 from tests.craft.methods.cases import CASES
-from tests.craft.trainer.same import losses_of, score_saved, train_watched
+from tests.craft.trainer.same import losses_of, same_weights, train_watched
 
 FEW = ("craft", "full")
 """A method of each kind; the others are slow."""
@@ -46,26 +46,19 @@ def trained(spec: RunSpec, folder: Path) -> tuple[Any, list[float]]:
     return result, losses_of(points)
 
 
-@pytest.mark.parametrize("method", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in HERE])
-def test_every_method_learns_in_mixed_precision(method: str, tiny_bert: str, tmp_path: Path) -> None:
-    spec = spec_of(tiny_bert, method, "bf16-mixed")
+MIXED = [pytest.param(name, "bf16-mixed", marks=() if name in FEW else pytest.mark.slow) for name in HERE]
+
+
+@pytest.mark.parametrize(("method", "precision"), [*MIXED, ("houlsby", "bfloat16")])
+def test_every_method_learns_and_what_trains_is_float32(method: str, precision: str, tiny_bert: str, tmp_path: Path) -> None:
+    """Houlsby's norms too."""
+    spec = spec_of(tiny_bert, method, precision)
     result, losses = trained(spec, tmp_path)
     assert all(map(torch.isfinite, map(torch.tensor, losses)))
     assert losses[-1] < losses[0]
     weights = load_file(next(result.adapter.glob("*.safetensors")))
     numbers = {name: weight for name, weight in weights.items() if weight.is_floating_point()}
     assert {weight.dtype for weight in numbers.values()} == {torch.float32}
-
-
-def test_the_norms_that_houlsby_trains_are_float32_over_bfloat16(tiny_bert: str, tmp_path: Path) -> None:
-    result, losses = trained(spec_of(tiny_bert, "houlsby", "bfloat16"), tmp_path)
-    weights = load_file(result.adapter / "adapter_model.safetensors")
-    assert any("LayerNorm" in name for name in weights)
-    assert {weight.dtype for weight in weights.values()} == {torch.float32}
-    assert losses[-1] < losses[0]
-    scored = {name: result.metrics[name] for name in ("search_loss", "search_score", "score")}
-    again = score_saved(result.adapter, tmp_path)
-    assert {name: again[name] for name in scored} == scored, "loaded again it computes as it was scored"
 
 
 @pytest.mark.parametrize(
@@ -95,17 +88,13 @@ def test_products_are_bfloat16_and_the_head_is_float32(tiny_bert: str) -> None:
     assert list(seen.values()) == [torch.bfloat16, torch.float32]
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert computes_in_bfloat16(model)
+    with pytest.raises(IndexError):
+        model(input_ids=torch.full((1, 2), 10**6))
+    assert not torch.is_autocast_enabled("cpu"), "an error in the model leaves no autocast behind"
     compute_as_stored(model)
     plain: Any = load_model(Base(tiny_bert, "classification", ("a", "b"))).eval()
     assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
     assert not torch.equal(mixed, plain(input_ids=ids).logits)
-
-
-def test_an_error_in_the_model_leaves_no_autocast_behind(tiny_bert: str) -> None:
-    model: Any = load_model(Base(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed"))
-    with pytest.raises(IndexError):
-        model(input_ids=torch.full((1, 2), 10**6))
-    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(
@@ -135,35 +124,25 @@ def test_tf32_lasts_as_long_as_the_run() -> None:
     assert matmul.fp32_precision == before
 
 
-@pytest.fixture(scope="module")
-def plain(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The weights of `test_a_launchers_variables_change_nothing` without such variables."""
-    return _weights(tiny_bert, tmp_path_factory.mktemp("plain"))
-
-
-def _weights(model: str, folder: Path) -> dict[str, torch.Tensor]:
-    spec = spec_of(model, "lora", "float32", epochs=3)
-    return load_file(train_run(spec, folder).adapter / "adapter_model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        "ACCELERATE_MIXED_PRECISION=bf16 ACCELERATE_DYNAMO_BACKEND=inductor ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4",
-        "ACCELERATE_USE_DEEPSPEED=true ACCELERATE_TORCH_DEVICE=meta KUBEFLOW_TRAINER_SERVER_URL=http://127.0.0.1:1",
-        "WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 ACCELERATE_USE_FSDP=true",
-        "WORLD_SIZE=two LOCAL_RANK=one TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 PMI_RANK=1",
-    ],
+LAUNCHERS = (
+    "ACCELERATE_MIXED_PRECISION=bf16 ACCELERATE_DYNAMO_BACKEND=inductor ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4",
+    "ACCELERATE_USE_DEEPSPEED=true ACCELERATE_TORCH_DEVICE=meta KUBEFLOW_TRAINER_SERVER_URL=http://127.0.0.1:1",
+    "WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 ACCELERATE_USE_FSDP=true",
+    "WORLD_SIZE=two LOCAL_RANK=one TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 PMI_RANK=1",
 )
-def test_a_launchers_variables_change_nothing(
-    plain: dict[str, torch.Tensor], tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: str
-) -> None:
-    pairs = dict(pair.split("=", 1) for pair in variables.split())
-    for name, value in pairs.items():
-        monkeypatch.setenv(name, value)
-    trained = _weights(tiny_bert, tmp_path)
-    assert {name for name in plain if not torch.equal(plain[name], trained[name])} == set()
-    assert {name: os.environ[name] for name in pairs} == pairs, "they are the caller's again"
+
+
+def test_a_launchers_variables_change_nothing(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(tiny_bert, "lora", "float32", epochs=3)
+    plain = train_run(spec, tmp_path / "plain").adapter / "adapter_model.safetensors"
+    for number, variables in enumerate(LAUNCHERS):
+        pairs = dict(pair.split("=", 1) for pair in variables.split())
+        with monkeypatch.context() as patch:
+            for name, value in pairs.items():
+                patch.setenv(name, value)
+            trained = train_run(spec, tmp_path / str(number)).adapter
+            assert {name: os.environ[name] for name in pairs} == pairs, "they are the caller's again"
+        assert same_weights(plain, trained / plain.name), variables
 
 
 @pytest.mark.parametrize(

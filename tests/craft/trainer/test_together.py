@@ -64,43 +64,35 @@ class Watch:
 
 
 pytestmark = pytest.mark.slow  # processes are forked from one that imports torch
-PAIRS = [(name, way) for name in SUBJECTS for way in ("replicate", "shard")]
+WAYS: tuple[Way, ...] = ("replicate", "shard")
 
 
-@pytest.mark.parametrize(("name", "way"), PAIRS)
-def test_two_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, name: str, way: Way) -> None:
-    spec = spec_of(tiny_spec, name, SUBJECTS[name])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("name", "count", "examples"), [*((name, 2, 21) for name in SUBJECTS), ("lora", 4, 19)])
+def test_several_processes_train_as_one(
+    tiny_spec: MakeSpec, tmp_path: Path, name: str, count: int, examples: int, way: Way
+) -> None:
+    """The last of 19 examples are 3, so one of four processes repeats an example that does not count."""
+    spec = spec_of(tiny_spec, name, SUBJECTS[name], examples)
     watch = Watch(tmp_path)
     one, alone = train_watched(spec, tmp_path / "alone", watch)
     assert watch.shares() == [1]
-    two, together = train_several(spec, tmp_path, 2, way, watch)
-    assert len(together) == len(alone)
+    several, together = train_several(spec, tmp_path, count, way, watch)
+    assert len(together) == len(alone) == 6
     for first, second in zip(together, alone, strict=True):
         assert first == pytest.approx(second, abs=1e-5)
-    assert len(watch.shares()) == 2
-    assert max(watch.shares()) <= 0.55 if way == "shard" else watch.shares() == [1, 1]
-    assert two.metrics == pytest.approx(one.metrics, abs=1e-3)
-    assert f"trained by 2 processes ({way})" in two.notes
-    assert two.counts.trainable_parameters == one.counts.trainable_parameters
+    assert len(watch.shares()) == count
+    assert max(watch.shares()) <= 1.1 / count if way == "shard" else watch.shares() == [1] * count
+    assert several.metrics == pytest.approx(one.metrics, abs=1e-3)
+    assert f"trained by {count} processes ({way})" in several.notes
+    assert several.counts.trainable_parameters == one.counts.trainable_parameters
 
 
-def spec_of(tiny_spec: MakeSpec, name: str, case: Case) -> RunSpec:
+def spec_of(tiny_spec: MakeSpec, name: str, case: Case, examples: int = 21) -> RunSpec:
     # Steps of 8, 8 and 5 examples: the last one has shares of 2 and 3.
-    steps = {"max_steps": 6, "train_examples": 21, "eval_examples": 12, "evaluate_every": "end", "weight_decay": 0.01}
+    steps = {"max_steps": 6, "train_examples": examples, "eval_examples": 12, "evaluate_every": "end", "weight_decay": 0.01}
     training = steps | {"batch_size": 2, "gradient_accumulation": 4, "learning_rate": case.learning_rate / 10}
     return tiny_spec(method="peft" if name in TEN else name, parameters=case.parameters, training=training)
-
-
-@pytest.mark.parametrize("way", ["replicate", "shard"])
-def test_four_processes_train_as_one(tiny_spec: MakeSpec, tmp_path: Path, way: Way) -> None:
-    # The last step of an epoch has 3 examples, so one process repeats an example that does not count.
-    training = {"max_steps": 6, "train_examples": 19, "batch_size": 2, "gradient_accumulation": 4, "evaluate_every": "end"}
-    spec = tiny_spec(method="lora", training=training | {"learning_rate": 1e-3})
-    _, alone = train_watched(spec, tmp_path / "alone")
-    _, together = train_several(spec, tmp_path, 4, way)
-    assert len(together) == 6
-    for first, second in zip(together, alone, strict=True):
-        assert first == pytest.approx(second, abs=1e-5)
 
 
 def compare(alone: RunResult, together: RunResult) -> None:
@@ -139,13 +131,22 @@ def test_answers_in_words_are_those_of_one_process(tiny_llama: str, tmp_path: Pa
     compare(train_run(spec, tmp_path / "alone"), train_several(spec, tmp_path, 2, way)[0])
 
 
-def leave_in_the_second(step: int, spec: RunSpec, directory: Path, *, on_step: Any, **calls: Any) -> RunResult:
+def ends_in_the_second(step: int, error: Exception | None, spec: RunSpec, directory: Path, **calls: Any) -> RunResult:
+    """Trains until the second process has done a step, where it raises `error`, or is killed."""
+    on_step = calls.pop("on_step")
+
     def end_step(number: int, total: int) -> None:
         on_step(number, total)
         if number == step and current().rank == 1:
-            raise Leave("its machine is drained")
+            if error is None:
+                os.kill(os.getpid(), 9)
+            else:
+                raise error
 
     return train_run(spec, directory, on_step=end_step, **calls)
+
+
+LEAVES = partial(ends_in_the_second, 3, Leave("its machine is drained"))
 
 
 @pytest.mark.parametrize("way", ["replicate", "shard"])
@@ -156,7 +157,7 @@ def test_all_leave_with_one_and_others_continue(tiny_spec: MakeSpec, tmp_path: P
     spec = tiny_spec(method=method, parameters=CASES[method].parameters, training=training)
     undisturbed = train_run(spec, tmp_path / "alone")
     with pytest.raises(Leave, match="drained"):
-        train_several(spec, tmp_path / "two", 2, way, partial(leave_in_the_second, 3))
+        train_several(spec, tmp_path / "two", 2, way, LEAVES)
     checkpoint = find_newest_checkpoint(tmp_path / "two" / "0")
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-3"
@@ -175,13 +176,11 @@ def without_the_disk(disk: Path, *arguments: Any, **calls: Any) -> RunResult:
 
 
 def test_a_process_on_another_disk_gets_checkpoint_cut_and_source_from_the_first(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    spec, disk = (
-        tiny_spec(method="lora", training={"max_steps": 6, "evaluate_every": 0.17, "learning_rate": 1e-3}),
-        tmp_path / "0",
-    )
+    spec = tiny_spec(method="lora", training={"max_steps": 6, "evaluate_every": 0.17, "learning_rate": 1e-3})
+    disk = tmp_path / "0"
     undisturbed = train_run(spec, tmp_path / "alone", cuts=[200])
     with pytest.raises(Leave, match="drained"):
-        train_several(spec, tmp_path, 2, "replicate", partial(leave_in_the_second, 3))
+        train_several(spec, tmp_path, 2, "replicate", LEAVES)
     checkpoint = find_newest_checkpoint(disk)
     elsewhere = partial(without_the_disk, disk)
     compare(undisturbed, train_several(spec, tmp_path, 2, "replicate", elsewhere, resume_from=checkpoint, cuts=[200])[0])
@@ -192,28 +191,17 @@ def test_a_process_on_another_disk_gets_checkpoint_cut_and_source_from_the_first
     compare(train_run(started, tmp_path / "started"), train_several(started, tmp_path, 2, "replicate", elsewhere)[0])
 
 
-def fail_in_the_second(how: str, spec: RunSpec, directory: Path, *, on_step: Any, **calls: Any) -> RunResult:
-    def end_step(number: int, total: int) -> None:
-        on_step(number, total)
-        if number == 2 and current().rank == 1:
-            if how == "killed":
-                os.kill(os.getpid(), 9)
-            raise {"memory": MemoryError("Cannot allocate memory"), "data": RunFailed("a column is missing")}[how]
-
-    return train_run(spec, directory, on_step=end_step, **calls)
-
-
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize(
-    ("how", "kind", "reason"),
+    ("error", "kind", "reason"),
     [
-        ("killed", RunPrevented, "process 2 of 2: "),
-        ("memory", OutOfMemory, "out of memory with micro-batches"),
-        ("data", RunFailed, "a column is missing"),
+        (None, RunPrevented, "process 2 of 2: "),
+        (MemoryError("Cannot allocate memory"), OutOfMemory, "out of memory with micro-batches"),
+        (RunFailed("a column is missing"), RunFailed, "a column is missing"),
     ],
 )
 def test_one_process_that_fails_ends_all_with_its_reason(
-    tiny_spec: MakeSpec, tmp_path: Path, how: str, kind: type[Exception], reason: str, way: Way
+    tiny_spec: MakeSpec, tmp_path: Path, error: Exception | None, kind: type[Exception], reason: str, way: Way
 ) -> None:
     with pytest.raises(kind, match=reason):
-        train_several(tiny_spec(method="lora"), tmp_path, 2, way, partial(fail_in_the_second, how))
+        train_several(tiny_spec(method="lora"), tmp_path, 2, way, partial(ends_in_the_second, 2, error))

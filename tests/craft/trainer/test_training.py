@@ -1,5 +1,4 @@
-"""train_run: equal numbers wherever it runs, resumed or not; selection; failures with their reason. Adapters as scored: what a
-run has saved gives the very same outputs, moved and in PEFT's hands."""
+"""train_run: equal numbers wherever it runs; selection; failures with their reason; saved adapters give what was scored."""
 
 from __future__ import annotations
 
@@ -205,6 +204,7 @@ def test_a_note_says_how_many_inputs_are_cut_and_the_phases_of_a_run_are_its_tim
     ("method", "precision"),
     [
         ("craft", "float32"),
+        ("houlsby", "bfloat16"),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
             for pair in (("craft", "bfloat16"), ("lora", "bf16-mixed"), ("full", "bfloat16"))
