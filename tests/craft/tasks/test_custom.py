@@ -166,6 +166,8 @@ def test_the_suite_custom_is_all_of_the_users_tasks(tmp_path):
     path = str(write(tmp_path / "train.csv", ROWS))
     block = CustomTask(train=path, text="title", label="queue")
     data = DataSettings(custom={"a": block, "b": block})
+    fields = {"train", "validation", "text", "label", "kind", "labels", "metric"}
+    assert set(block.model_dump(mode="json")) == fields, "a record of a task without instructions says nothing of them"
     assert expand_tasks(["custom", "toy/sentiment"], data) == ["custom/a", "custom/b", "toy/sentiment"]
     with pytest.raises(ValueError, match="unknown task 'custom/c'"):
         find_task("custom/c", data)
