@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from craft.results import Counts, OutOfMemory, Progress, RunFailed, RunPrevented, RunResult, is_out_of_memory
+from craft.results import Counts, OutOfMemory, RunFailed, RunPrevented, RunResult, is_out_of_memory
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.crash import describe, is_transient, machine_lost, reason
+from orchestrator.worker.crash import describe, machine_lost
 from orchestrator.worker.run_job import run_job
 
 
@@ -58,81 +58,61 @@ def test_an_error_that_will_come_again_fails_the_trial_with_its_message(tmp_path
     assert str(end.result.error).startswith(said)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        ImportError("libcusparse.so.12: cannot open shared object file"),
-        RunPrevented("model 'nobody/nothing': the hub did not give it"),
-        CheckpointCorrupt("changed since it was found"),
-        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-        torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned"),
-        "can't start new thread",
-        "unable to write to file </torch_7_1>: No space left on device (28)",
-        "CUDA error: device-side assert triggered",
-        "The NVIDIA driver on your system is too old (found version 11040)",
-        "CUDA unknown error - this may be due to an incorrectly set up environment",
-        "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices()",
-        "No CUDA GPUs are available",
-        "GET was unable to find an engine to execute this computation",
-        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-        "hipBLASLt error: HIPBLAS_STATUS_INTERNAL_ERROR",
-        "NCCL Error 2: unhandled system error",
-        "Triton Error [CUDA]: device kernel image is invalid",
-        "Failed to initialize NVML: Driver/library version mismatch",
-    ],
-    ids=str,
-)
-def test_faults_of_the_machine_are_left_to_another_try(tmp_path: Path, error: Exception | str) -> None:
-    error = RuntimeError(error) if isinstance(error, str) else error
-    with pytest.raises(type(error)):
-        outcome_of(spec(), tmp_path, lambda p: None, train=raising(error))
+MACHINE = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    ImportError("libcusparse.so.12: cannot open shared object file"),
+    RunPrevented("model 'nobody/nothing': the hub did not give it"),
+    CheckpointCorrupt("changed since it was found"),
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned"),
+    "can't start new thread",
+    "unable to write to file </torch_7_1>: No space left on device (28)",
+    "CUDA error: device-side assert triggered",
+    "The NVIDIA driver on your system is too old (found version 11040)",
+    "CUDA unknown error - this may be due to an incorrectly set up environment",
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices()",
+    "No CUDA GPUs are available",
+    "GET was unable to find an engine to execute this computation",
+    "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+    "hipBLASLt error: HIPBLAS_STATUS_INTERNAL_ERROR",
+    "NCCL Error 2: unhandled system error",
+    "Triton Error [CUDA]: device kernel image is invalid",
+    "Failed to initialize NVML: Driver/library version mismatch",
+]
+FINAL = [
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+    "kthvalue CUDA does not have a deterministic implementation",
+    "mat1 and mat2 shapes cannot be multiplied (4x8 and 16x2)",
+    "linalg.cholesky: The factorization could not be completed because the input is not positive-definite",
+    "index 5 is out of bounds for dimension 0 with size 2",
+]
+MEMORY = [
+    MemoryError(),
+    OSError(errno.ENOMEM, "x"),
+    "CUDA out of memory. Tried to allocate",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "DefaultCPUAllocator: can't allocate memory",
+    "std::bad_alloc",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDA driver error: out of memory",
+    'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1131',
+    "NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED",
+]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-        "kthvalue CUDA does not have a deterministic implementation",
-        "mat1 and mat2 shapes cannot be multiplied (4x8 and 16x2)",
-        "linalg.cholesky: The factorization could not be completed because the input is not positive-definite",
-        "index 5 is out of bounds for dimension 0 with size 2",
-    ],
-)
-def test_faults_of_the_code_or_the_file_are_final(words: str) -> None:
-    assert not is_transient(RuntimeError(words))
-    assert not is_out_of_memory(RuntimeError(words))
-
-
-def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake(tmp_path: Path) -> None:
-    def train(run: RunSpec, directory: Path, *, report, **_) -> RunResult:
-        report(Progress(1, 2, 0.5, {}))
-        raise AssertionError("goes on after a stop")
-
-    def stop(progress: Progress) -> None:
-        raise ValueError("storage is gone")
-
-    with pytest.raises(ValueError, match="storage is gone"):
-        outcome_of(spec(), tmp_path, stop, train=train)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "CUDA out of memory. Tried to allocate",
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "DefaultCPUAllocator: can't allocate memory",
-        "std::bad_alloc",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "CUDA driver error: out of memory",
-        'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1131',
-        "NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED",
-    ],
-)
-def test_memory_that_ran_out_is_recognized(words: str) -> None:
-    assert is_out_of_memory(RuntimeError(words))
-    assert is_out_of_memory(OSError(errno.ENOMEM, "x"))
-    assert (is_out_of_memory(MemoryError()), reason(MemoryError())) == (True, "MemoryError")
+@pytest.mark.parametrize("error", [*MACHINE, *FINAL, *MEMORY], ids=repr)
+def test_faults_of_the_machine_are_left_to_another_try_and_those_of_the_code_are_final(
+    tmp_path: Path, error: Exception | str
+) -> None:
+    raised = RuntimeError(error) if isinstance(error, str) else error
+    assert is_out_of_memory(raised) == (error in MEMORY)
+    if error in MACHINE:
+        with pytest.raises(type(raised)):
+            outcome_of(spec(), tmp_path, lambda p: None, train=raising(raised))
+    else:
+        result = outcome_of(spec(batch_size=1), tmp_path, lambda p: None, train=raising(raised)).result
+        assert (result.status, result.retryable) == ("failed", error in MEMORY)
+        assert (str(raised) or "MemoryError") in str(result.error)
 
 
 def test_memory_that_ran_out_is_answered_by_smaller_batches_from_the_last_checkpoint(tmp_path: Path) -> None:
