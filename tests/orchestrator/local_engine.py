@@ -1,7 +1,6 @@
 """An engine of one process, in place of Ray where Ray is not what is tested: it runs one job after another, in this process.
 
-start, resume    run a job from its newest checkpoint, which is found by its key: to its end, or until it has to leave
-pause, stop      a job that has to leave does so at its next message, and keeps its checkpoint
+A job runs from its newest checkpoint, which is found by its key, to its end, or until it has to leave: at its next message.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class LocalEngine:
     """Runs the jobs of a driver. Its storage is a folder of this machine."""
 
     def __init__(self, driver: Driver, train: Train | None = None, shared: Shared | None = None) -> None:
-        self._driver, self._leaving = driver, set[str]()
+        self._driver = driver
         self._attempt = max(attempts(driver.storage), default=0) + 1
         self._numbers: Counter[str] = Counter()
         checked = shared.checked if shared is not None else None
@@ -43,30 +42,20 @@ class LocalEngine:
 
     def run(self) -> None:
         """Runs jobs until nothing remains or the session is to end."""
-        driver, begun = self._driver, set[str]()
+        driver = self._driver
         while driver.is_open and not driver.is_ending:
             driver.tick()
             if (job := driver.next_job()) is not None:
-                (self.resume if job.key in begun else self.start)(job)
-                begun.add(job.key)
+                self.start(job)
             elif driver.is_over:
                 driver.end_waiting()
 
     def start(self, job: Job) -> None:
-        """Runs a job."""
         self._driver.record_start(job.key)
         try:
             work(job.key, json.dumps(job.to_json()), self._settings, lambda *message: self._receive(job.key, *message))
         except MustLeave:
             self._driver.record_leave(job.key)
-
-    resume = start
-
-    def stop(self, key: str) -> None:
-        """Lets a job leave at its next message."""
-        self._leaving.add(key)
-
-    pause = stop
 
     def _receive(self, key: str, message: dict[str, Any], folder: Path | None) -> None:
         checkpoint = None
@@ -74,11 +63,9 @@ class LocalEngine:
             checkpoint = f"checkpoint_{self._numbers[key]:06d}"
             self._numbers[key] += 1
             shutil.copytree(folder, Path(self._driver.storage) / f"attempt-{self._attempt}" / key / checkpoint)
-        if self._driver.receive(self._attempt, key, message, checkpoint):
-            self.pause(key)
+        must_leave = self._driver.receive(self._attempt, key, message, checkpoint)
         self._driver.tick()
-        if key in self._leaving and "results" not in message:
-            self._leaving.discard(key)
+        if must_leave and "results" not in message:
             raise MustLeave
 
 

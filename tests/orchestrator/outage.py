@@ -46,7 +46,7 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, over: int, away: 
         settings = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
         process = start_driver(folder / "sweep", **settings, tracking=server.uri)  # type: ignore[arg-type]
         log, record = folder / "sweep" / "log", folder / "sweep" / "test" / "log.jsonl"
-        wait_for(lambda: log.exists() and steps(log).total() >= 2, process)
+        wait_for(lambda: steps(log).total() >= 2, process)
         server.kill()
         gone, before = time.monotonic(), steps(log).total()
         if restart:

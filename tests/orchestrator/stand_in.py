@@ -160,14 +160,17 @@ def scores_of(sweep: Path) -> list[float]:
     return sorted(entry.result.metrics["score"] for entry in entries if entry.result is not None)
 
 
+def lines_of(log: Path, kind: str) -> list[tuple[int, int, int]]:
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return [(int(line[1]), int(line[2]), int(line[3])) for line in lines if line[0] == kind]
+
+
 def steps(log: Path) -> Counter[tuple[int, int, int]]:
-    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("step")]
-    return Counter((int(rank), int(seed), int(step)) for _, rank, seed, step, _ in lines)
+    return Counter(lines_of(log, "step"))
 
 
 def starts(log: Path) -> list[tuple[int, int, int]]:
-    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("start")]
-    return [(int(line[1]), int(line[2]), int(line[3])) for line in lines]
+    return lines_of(log, "start")
 
 
 @contextmanager
@@ -269,19 +272,16 @@ def kill_at_random(
         entries = read_state(SweepFolder(folder / "test").record).entries
         return {key: entry.result for key, entry in entries.items() if entry.result is not None and entry.result.settled}
 
-    def begun() -> list[tuple[int, int, int]]:
-        return starts(log) if log.exists() else []
-
     pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in trials}
     known = finished()
     for kill in part if part is not None else range(times):
-        before = len(begun())
+        before = len(starts(log))
         process = start_driver(folder, **settings)
         # A third of them while it starts, wherever that is; the others once it is at work.
         when = "it started" if kill % 3 == 0 else "its first trial began"
         moment = draw.uniform(1.0, 20.0) if kill % 3 == 0 else draw.uniform(0.0, 12.0)
         if kill % 3:
-            while process.poll() is None and len(begun()) == before:
+            while process.poll() is None and len(starts(log)) == before:
                 time.sleep(0.05)
         try:
             process.wait(moment)
@@ -292,7 +292,7 @@ def kill_at_random(
         process.communicate()
         now = finished()
         assert known.items() <= now.items(), "a result is gone or has changed"
-        again = {start[:2] for start in begun()[before:]} & {pairs[key] for key in known}
+        again = {start[:2] for start in starts(log)[before:]} & {pairs[key] for key in known}
         assert not again, "a trial that had finished started again"
         known = now
         yield f"{kill + 1}: {how} {moment:.1f} s after {when}, {len(now)} of 12 trials done"

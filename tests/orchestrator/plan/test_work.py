@@ -12,13 +12,12 @@ from craft.methods import METHODS
 from craft.models.files import resolve_model, weights_on_disk
 from craft.spec import RunSpec
 from craft.trainer.counting import planned_counts
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import make_plan
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.work import Work, count_work
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.worker.preparation import prepare
 from tests.craft import gguf_writing as written
-from tests.orchestrator.plans import rank, toy_plan
+from tests.orchestrator.plans import rank, toy_plan, toy_sweep
 from tests.orchestrator.recorded import printed
 
 TRAINING = "training: {max_steps: 100, eval_examples: 50, search_examples: 20, evaluate_every: end}\n"
@@ -89,31 +88,16 @@ def test_every_method_finds_an_unknown_family_by_its_layout_as_by_a_map(method: 
 
 
 def test_a_sweep_file_takes_the_map_of_its_model(unknown: str, tmp_path: Path) -> None:
-    file = tmp_path / "sweep.yaml"
-    blocks = "[{method: craft, ranks: [all, 4, 4]}, {method: lora, rank: 1}]"
-    text = f"name: m\nmodel: {unknown}\ntasks: [toy/sentiment]\nspace: {blocks}\n"
-    file.write_text(text + "projection_map: {q: self.query, v: self.value}\n")
-    plan = make_plan(load_sweep(file))
+    text = f"model: {unknown}\nspace: [{{method: craft, ranks: [all, 4, 4]}}, {{method: lora, rank: 1}}]\n"
+    plan = make_plan(toy_sweep(tmp_path, text + "projection_map: {q: self.query, v: self.value}\n"))
     assert [row.counts.trainable_parameters for row in plan.configurations] == [2 * (2 * 2 + 4 * 4 + 4 * 4), 2 * 2 * (32 + 32)]
     assert all(trial.run.projection_map == {"q": "self.query", "v": "self.value"} for trial in plan.trials)
 
 
-SWEEP = """
-name: tiny
-model: {model}
-tasks: [toy/sentiment]
-space: [{{method: craft, ranks: [all, 8, 4], projections: [q, v]}}, {{method: lora, rank: 2, projections: [k, up]}}]
-"""
-
-
-def plan_of(folder: Path, model: str) -> Plan:
-    (folder / "sweep.yaml").write_text(SWEEP.format(model=model))
-    return make_plan(load_sweep(folder / "sweep.yaml", [f"storage={folder}"]))
-
-
-def test_it_is_planned_and_prepared(here: Path) -> None:
+def test_a_gguf_file_is_planned_and_prepared(here: Path) -> None:
     path = written.write(here / "tiny.gguf", written.random_llama(), written.Format.Q4_0)
-    plan = plan_of(here, "tiny.gguf")
+    blocks = "[{method: craft, ranks: [all, 8, 4], projections: [q, v]}, {method: lora, rank: 2, projections: [k, up]}]"
+    plan = make_plan(toy_sweep(here, f"model: tiny.gguf\ntasks: [toy/sentiment]\nspace: {blocks}\n"))
     assert plan.sweep.model == str(path)  # trials run in other folders
     craft, lora = plan.configurations
     width, keys, inner, layers = written.WIDTH, written.WIDTH // 2, written.INNER, written.LAYERS

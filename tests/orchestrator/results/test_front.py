@@ -58,18 +58,6 @@ def test_front_is_pymoos_first_rank(points: np.ndarray) -> None:
     assert np.flatnonzero(front(points, ["minimize"] * 3)).tolist() == sorted(first.tolist())
 
 
-def knee_by_distance(points: np.ndarray) -> float:
-    """The largest distance to the chord by the cross product, over the brute-force front, on scaled axes."""
-    members = points[brute_front(points, WAYS)] * np.array([-1, 1])
-    spread = np.ptp(members, axis=0)
-    if (spread == 0).any():
-        return 0.0
-    unit = (members - members.min(axis=0)) / spread
-    a, b = unit[unit[:, 0].argmin()], unit[unit[:, 1].argmin()]
-    chord = b - a
-    return max(0.0, max(-float(np.cross(np.append(chord, 0), np.append(p - a, 0))[2]) for p in unit) / float(np.hypot(*chord)))
-
-
 @given(pairs_with_unfit)
 def test_knee_is_farthest_beyond_the_chord(points: np.ndarray) -> None:
     chosen = knee(points, WAYS)
@@ -78,11 +66,12 @@ def test_knee_is_farthest_beyond_the_chord(points: np.ndarray) -> None:
         return
     assert chosen is not None
     assert front(points, WAYS)[chosen]
-    members = points[front(points, WAYS)] * np.array([-1, 1])
+    members = points[brute_front(points, WAYS)] * np.array([-1, 1])
     spread = np.ptp(members, axis=0)
-    if (spread > 0).all():
-        scaled = (points[chosen] * np.array([-1, 1]) - members.min(axis=0)) / spread
-        assert max(0.0, (1 - scaled.sum()) / math.sqrt(2)) == pytest.approx(knee_by_distance(points), abs=1e-9)
+    if (spread > 0).all():  # the chord goes from (0, 1) to (1, 0)
+        scaled = (np.vstack([points[chosen] * np.array([-1, 1]), members]) - members.min(axis=0)) / spread
+        beyond = 1 - scaled.sum(axis=1)
+        assert beyond[0] == pytest.approx(beyond.max(), abs=1e-9)
 
 
 def test_knee_of_a_front_with_a_plain_bend() -> None:

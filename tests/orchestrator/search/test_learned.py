@@ -243,18 +243,6 @@ def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, a
     assert sum(reached(algorithm, seed) for seed in range(3)) > sum(reached("random", seed) for seed in range(3))
 
 
-@pytest.mark.slow
-def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_path: Path) -> None:
-    poor = LORA.replace("method: lora,", "method: lora, weight_decay: {values: [0.0, 0.1]},")
-    strategy = learned(tmp_path, "tpe", 40, f"{poor}, {LORA}")
-
-    def score(configuration: Configuration) -> float:
-        return score_of(configuration) - (30 if configuration.path == ("space", 0) else 0)
-
-    configurations = strategy.configurations(run(strategy, score=score))
-    assert sum(configuration.path == ("space", 1) for configuration in configurations[20:]) > 14
-
-
 def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:
     space = "seeds: [0, 1]\nspace: [{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]\n"
     plan = toy_plan(tmp_path, f"{space}search: {{algorithm: tpe, configurations: 10}}\nbudget: {{trials: 7}}\n")

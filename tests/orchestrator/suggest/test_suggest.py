@@ -313,11 +313,3 @@ def test_a_pass_comes_before_three_these_before_rates_and_rates_before_other_met
 def test_methods_are_those_for_which_the_model_has_projections() -> None:
     assert bounds_of(1000, ModelFacts(2, 64, 1, ALL, 64)).methods == ["lora", "everywhere", "ia3", "craft"]
     assert bounds_of(1000, ModelFacts(2, 64, 1, ("q", "k", "v", "o"), 64)).methods == ["lora", "craft"]
-
-
-@pytest.mark.slow
-def test_a_probe_times_the_steps_of_a_real_training(write: Callable[..., str], tiny_bert: str) -> None:
-    suggestion = suggest(tiny_bert, write(classes), "queue", hours=1)
-    speed = suggestion.machine.speed
-    assert min(speed) > 0
-    assert "s a step of 16 rows" in suggestion.text

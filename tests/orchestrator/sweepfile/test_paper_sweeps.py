@@ -153,13 +153,3 @@ def test_rows_run_with_their_published_settings(row: Published) -> None:
     assert {runs[task].training.warmup_ratio for task in order} == {0.06}
     warm = {task for task in order if runs[task].warm_start is not None}
     assert warm == (set() if row.restricted else {"mrpc", "rte", "stsb"})
-
-
-def test_commonsense_runs_keep_a_checkpoint_each_epoch_and_ask_every_question_once() -> None:
-    plan = count(load_sweep(ROOT / "sweeps/commonsense/llama.yaml"))
-    for trial in plan.trials:
-        training, batch = trial.run.training, 64 if trial.run.method == "lora_xs" else 16
-        assert (training.epochs, training.evaluate_every, training.select) == (3, 1, "last")
-        assert training.search_examples is not None
-        assert training.batch_size * training.gradient_accumulation == batch
-    assert {trial.run.seed for trial in plan.trials} >= {25}

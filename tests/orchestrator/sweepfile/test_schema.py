@@ -3,7 +3,6 @@ files that are drawn from it load, or a SweepError says why not."""
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -20,7 +19,7 @@ import yaml
 
 from craft.methods import METHODS
 from docs.generate import SWEEP_SCHEMA
-from orchestrator.sweepfile.load import check, load_sweep
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import read_yaml
 from orchestrator.sweepfile.schema import sweep_schema
@@ -91,31 +90,6 @@ def test_every_key_has_a_meaning() -> None:
         if not one.get("description") and "SearchedTraining" not in str(one) and key != "method"
     ]
     assert without == []
-
-
-MISTAKES: dict[str, tuple[tuple[str | int, ...], Any]] = {
-    "unknown key": (("trainig",), {}),
-    "unknown method": (("space", 0, "method"), "crafft"),
-    "parameter of another method": (("space", 0, "rank"), 8),
-    "unknown key of a range": (("space", 1, "r", "maximum"), 8),
-    "key of no scheduler": (("scheduler",), {"name": "promotion", "rivals": 2}),
-    "name that climbs": (("name",), "../small"),
-    "custom task without a label": (("data",), {"custom": {"mine": {"train": "a.csv", "text": "t"}}}),
-}
-
-
-@pytest.mark.parametrize("case", MISTAKES)
-def test_the_schema_refuses_what_the_loader_refuses(case: str) -> None:
-    path, value = MISTAKES[case]
-    content = copy.deepcopy(SMALL)
-    assert VALIDATOR.is_valid(content)
-    here: Any = content
-    for part in path[:-1]:
-        here = here[part]
-    here[path[-1]] = value
-    assert check(SMALL)[1] == []
-    assert check(content)[1], "the loader takes this"
-    assert not VALIDATOR.is_valid(content)
 
 
 TEXTS = [

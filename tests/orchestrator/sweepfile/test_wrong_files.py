@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -19,10 +20,12 @@ from craft.tasks import SUITES, TASKS
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, shown_names
-from orchestrator.sweepfile.plain_yaml import MAX_BYTES
+from orchestrator.sweepfile.plain_yaml import MAX_BYTES, read_yaml
+from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.settings import METRICS
 from tests.orchestrator.plans import config_alone
 
+VALIDATOR = jsonschema.Draft202012Validator(sweep_schema())
 FOLDER = Path(__file__).parents[2] / "wrong_files"
 TABLES = {
     "<methods>": METHODS,
@@ -74,6 +77,9 @@ def test_each_mistake_is_told_with_its_place(case: dict[str, Any], here: Path, m
     if not re.fullmatch(re.escape(case["says"]).replace("<\\.\\.\\.>", ".*"), "\n".join(lines)):
         assert "\n".join(lines) == case["says"]
     assert sorted(here.iterdir()) == sorted([*before, here / "sweep.yaml"]), "a wrong file writes nothing"
+    structural = re.search("unknown (key|method)|allowed are|name: got|: missing; (every|this)", case["says"])
+    if structural and ".config." not in case["says"] and "set" not in case:
+        assert not VALIDATOR.is_valid(read_yaml(here / "sweep.yaml").content), "the schema takes it"
 
 
 NAME = "name: small\n"

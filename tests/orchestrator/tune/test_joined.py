@@ -70,10 +70,6 @@ def test_a_sweep_joins_a_running_cluster_and_leaves_it_running(
     assert process.returncode != 0
 
 
-def done(log: Path) -> int:
-    return steps(log).total() if log.exists() else 0
-
-
 @pytest.mark.usefixtures("without_token")
 def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_trial(tmp_path: Path, driver: Drivers) -> None:
     log = tmp_path / "log"
@@ -89,7 +85,7 @@ def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_tri
         options = {"address": cluster.address, "max_failures": 1}
         process = driver(tmp_path, ranks=[1], seconds=5.0, options=options)
         for steps_done in (1, 2):
-            wait_for(lambda many=steps_done: done(log) >= many)  # type: ignore[misc]
+            wait_for(lambda many=steps_done: steps(log).total() >= many)  # type: ignore[misc]
             time.sleep(1.0)  # so that the step is reported
             cluster.remove_node(where(), allow_graceful=False)
         out, screen = process.communicate(timeout=240)
@@ -128,7 +124,7 @@ def test_a_head_that_comes_back_with_its_state_is_waited_for(
         monkeypatch.setenv("RAY_gcs_storage_path", state)
         with ray_cluster(num_cpus=2) as cluster:
             process = driver(tmp_path, ranks=[1, 2, 4], seconds=3.0, session=True, address=cluster.address)
-            wait_for(lambda: done(tmp_path / "log") >= 2)
+            wait_for(lambda: steps(tmp_path / "log").total() >= 2)
             cluster.head_node.kill_gcs_server()
             time.sleep(10)
             cluster.head_node.start_gcs_server()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from orchestrator.driver.request import apply_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Applied, Ended, Reopened
-from orchestrator.record.folder import SweepFolder
+from orchestrator.record.folder import SweepFolder, one_driver
 from orchestrator.record.log import read_events, read_state
 from orchestrator.record.options import Options
 from tests.orchestrator.recorded import results_of
@@ -79,13 +77,8 @@ def test_a_trial_whose_process_dies_continues_and_the_sweep_leaves_its_record_al
 
 def test_a_second_driver_is_refused(ran: tuple[Path, Plan, SweepOutcome]) -> None:
     folder, plan, _ = ran
-    code = "import sys, time, pathlib; from orchestrator.record.folder import one_driver\n"
-    code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code, str(folder / "test")], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "in\n"
-        with pytest.raises(ValueError, match=f"in use by process {other.pid}"):
-            session(folder, plan, {})
-        other.kill()
+    with one_driver(folder / "test"), pytest.raises(ValueError, match=f"in use by process {os.getpid()}"):
+        session(folder, plan, {})
 
 
 WRONG = {
