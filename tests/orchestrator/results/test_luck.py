@@ -13,7 +13,7 @@ from craft.scoring.predictions import CREDITS, credits_of, read_credits
 from craft.tasks.metrics import METRICS
 from orchestrator.results.intervals import compare
 from orchestrator.results.luck import by_seed, difference, limit, luck, shared_variance
-from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, P_FRONT, with_probabilities
+from orchestrator.results.probabilities import EXPECTED, LUCK, P_ENOUGH, with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
@@ -131,20 +131,6 @@ def test_the_larger_part_of_the_intervals(reach: float, larger: str) -> None:
     """Seeds with a spread of a point have an interval of 2.5 points."""
     rows = [made(name, 1000, [80.0, 81.0, 82.0]) for name in "ab"]
     assert limit([replace(row, sampling=(reach, reach)) for row in rows]) == larger
-
-
-def test_the_expected_score_takes_back_what_choosing_added() -> None:
-    """Twelve equal configurations: the best mean is too high by what chance gave it, the expected score hardly is."""
-    random = np.random.default_rng(4)
-    over: list[tuple[float, float]] = []
-    for _ in range(60):
-        made_up = [made(f"c{number}", 1000.0 * 2**number, 80 + random.normal(0, 1.5, 3)) for number in range(12)]
-        best = max(with_probabilities(made_up, DEFAULT_OBJECTIVES), key=lambda summary: summary.score.mean)
-        over.append((best.score.mean - 80, best.counts[EXPECTED] - 80))
-    score, expected = np.mean(over, axis=0)
-    assert score > 1.0
-    assert abs(expected) < 0.5 * score
-    assert P_FRONT in best.counts
 
 
 def test_no_score_is_expected_above_the_metrics_range() -> None:

@@ -107,19 +107,6 @@ def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
     assert found.sampling == pytest.approx((below / math.sqrt(2), above / math.sqrt(2)))
 
 
-def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
-    random = np.random.default_rng(5)
-    noise = random.normal(0, 1, (5, 3))
-
-    def found(luck: float) -> list[Summary]:
-        rows = [made(f"c{i}", 10.0 * 2**i, 70 + i + noise[i] + luck * np.array([-1, 0, 1])) for i in range(5)]
-        return with_probabilities(rows, DEFAULT_OBJECTIVES)
-
-    calm, shaken = found(0), found(10)
-    assert [summary.counts["p_front"] for summary in calm] == pytest.approx([summary.counts["p_front"] for summary in shaken])
-    assert all(b.score.half > 5 * a.score.half for a, b in zip(calm, shaken, strict=True))
-
-
 def test_a_correlation_and_a_share_have_their_sampling_errors() -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=101)
@@ -203,20 +190,6 @@ def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
     assert all(chances[summary.configuration] < 0.001 for summary in dead)
     assert np.mean([chances[name] for name in alone]) == pytest.approx(np.mean([*alone.values()]), abs=0.05)
     assert np.mean([*alone.values()]) > 0.8, "all are equal in truth"
-
-
-def test_contenders_that_are_all_alike_are_likelier_to_be_enough() -> None:
-    """Twelve equal configurations whose means have an error of 0.9 points; draws around each mean say 0.4 of them. Where scores
-    rise with the size the smallest are not enough."""
-    random, level, rising = np.random.default_rng(12), list[float](), list[float]()
-    for _ in range(40):
-        noise = random.normal(0, 1.5, (12, 3))
-        for slope, said in ((0.0, level), (0.7, rising)):
-            rows = [made(f"c{place}", 1e3 * 2**place, 80 + slope * place + noise[place]) for place in range(12)]
-            found = with_probabilities(rows, DEFAULT_OBJECTIVES)
-            said += [summary.counts[P_ENOUGH] for summary in found[: 12 if slope == 0 else 4]]
-    assert np.mean(level) > 0.62
-    assert np.mean(rising) < 0.02, "5.6 to 7.7 points behind"
 
 
 def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of_a_tuned_configuration() -> None:
