@@ -109,7 +109,6 @@ class SweepLog:
         self.add(Started, keys=[trial.key for trial in entries])
 
     def begin(self, *entries: Entry, **fields: Any) -> None:
-        """Starts a session, and these trials in it."""
         self.start(*entries, **fields)
         self.run(*entries)
 

@@ -34,7 +34,6 @@ def record(
     seeds: tuple[int, ...] = (0, 1),
     model: str = "some/model",
     protocol: str = "honest",
-    fingerprint: str = "f" * 64,
     adapter: Path | None = None,
     file: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
@@ -52,7 +51,7 @@ def record(
                 trials.append(Trial(*names, {"method": "lora"}))
                 if (task, seed) in scores:
                     search, score = scores[task, seed]
-                    known = {"data_fingerprint": fingerprint} | ({"adapter": str(adapter)} if adapter else {})
+                    known = {"data_fingerprint": "f" * 64} | ({"adapter": str(adapter)} if adapter else {})
                     metrics = {"search_score": search, "score": score}
                     counts = {"trainable_parameters": size}
                     results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=known | dict(facts or {}))))
@@ -69,7 +68,6 @@ def begin(folder: Path, **content: Any) -> None:
 
 
 def write_log(folder: Path, *events: Event) -> None:
-    """Adds events to the log of a sweep's folder."""
     log = Log(SweepFolder(folder).record)
     log.append(*events)
     log.close()

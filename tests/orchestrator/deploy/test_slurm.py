@@ -140,7 +140,6 @@ class Slurm:
         return done.stdout.strip()
 
     def submit(self, name: str, steps: int = 20, storage: Path | None = None) -> str:
-        """Submits a sweep on both machines, and returns the job's id."""
         file = self.folder / f"{name}.yaml"
         file.write_text(SWEEP.format(name=name, folder=self.folder, steps=steps))
         (self.folder / "shared").mkdir(exist_ok=True)
@@ -165,7 +164,6 @@ class Slurm:
         return [*self.folder.glob("node[12]/ray-*"), *self.folder.glob("shared/*/.ray-*")]
 
     def reports(self, name: str) -> list[Reported | Interrupted]:
-        """The sweep's reports and interruptions."""
         log = SweepFolder(self.folder / "shared" / name / name).record
         return [event for event, _ in read_events(log) if isinstance(event, Reported | Interrupted)] if log.exists() else []
 

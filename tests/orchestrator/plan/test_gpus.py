@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +26,13 @@ from orchestrator.plan.gpu_costs import (
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.table import gpu_lines
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way, refusal
-from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.resources import Resources
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import count, toy_sweep
 from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
 H100 = CARDS["H100"]
-SWEEP = """
-name: costs
+SWEEP = """\
 model: {model}
 tasks: [{task}]
 seeds: [0, 1]
@@ -47,11 +44,9 @@ resources: {{gpu: 1}}
 LORA = "{method: lora, rank: 8, projections: [q, v]}"
 
 
-def plan_of(folder: Path, shape: str, task: str, space: str = LORA, more: str = "", changes: Sequence[str] = ()) -> Plan:
+def plan_of(folder: Path, shape: str, task: str, space: str = LORA, more: str = "") -> Plan:
     (folder / "config.json").write_text(json.dumps(CONFIGS[shape]))
-    file = folder / "sweep.yaml"
-    file.write_text(SWEEP.format(model=folder, task=task, space=space, more=more))
-    return make_plan(load_sweep(file, changes))
+    return make_plan(toy_sweep(folder, SWEEP.format(model=folder, task=task, space=space, more=more)))
 
 
 def encoder(tokens: int, layers: int = 12, width: int = 768, inner: int = 3072) -> int:

@@ -25,16 +25,13 @@ def right(*runs: tuple[int, bool]) -> np.ndarray:
     return np.concatenate([np.full(many, answer) for many, answer in runs])
 
 
-def credits_by_key(answers: np.ndarray) -> dict[tuple[str, int], np.ndarray]:
-    return {("a", 0): read_credits(credits_of(lambda rows: 100 * answers[rows].mean(), len(answers))[CREDITS])}
-
-
 def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     """Of 100 examples the first alone has 15 right and the second alone 5: the interval of paired shares with half a row more
     for each side (Agresti and Min 2005)."""
     first = right((60, True), (15, True), (5, False), (20, False))
     second = right((60, True), (15, False), (5, True), (20, False))
-    credits = [credits_by_key(one) for one in (first, second)]
+    stored = [credits_of(lambda rows, one=one: 100 * one[rows].mean(), len(one))[CREDITS] for one in (first, second)]  # type: ignore[misc]
+    credits = [{("a", 0): read_credits(text)} for text in stored]
     reach = difference(*credits, {"a": 100})
     half = 1.96 * math.sqrt(15.5 + 5.5 - (15 - 5) ** 2 / 101)
     assert sum(reach) / 2 == pytest.approx(half, rel=0.04)

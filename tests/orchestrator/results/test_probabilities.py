@@ -178,20 +178,6 @@ def test_a_configuration_that_alone_has_seeds_of_two_groups_has_the_spread_of_th
     assert bridge.counts[P_ENOUGH] > 0.3
 
 
-def test_a_method_that_learned_nothing_changes_no_chance_to_be_enough() -> None:
-    """It would widen the spread around the trend, and the best by luck would be less likely to be equalled."""
-    random = np.random.default_rng(1)
-    equal = [made(f"c{i}", 1e3 * 2**i, 80 + random.normal(0, 0.5, 3)) for i in range(8)]
-    dead = [made(f"d{i}", 1.4e3 * 2**i, 50 + random.normal(0, 0.5, 3)) for i in range(8)]
-    chances, alone = (
-        {row.configuration: row.counts[P_ENOUGH] for row in with_probabilities(rows, DEFAULT_OBJECTIVES)}
-        for rows in (equal + dead, equal)
-    )
-    assert all(chances[summary.configuration] < 0.001 for summary in dead)
-    assert np.mean([chances[name] for name in alone]) == pytest.approx(np.mean([*alone.values()]), abs=0.05)
-    assert np.mean([*alone.values()]) > 0.8, "all are equal in truth"
-
-
 def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of_a_tuned_configuration() -> None:
     random = np.random.default_rng(2)
     credits, tie = random.normal(0, 10, (2, 200)), np.array([84.0, 84.0])

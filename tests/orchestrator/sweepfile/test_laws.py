@@ -58,7 +58,6 @@ def block(ranges: bool) -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def contents(draw: st.DrawFn) -> dict[str, Any]:
-    """Draws the plain data of a file that is mostly right."""
     drawn = draw(st.booleans())
     keys = {
         "seeds": st.lists(st.integers(0, 9), min_size=1, max_size=2, unique=True),
@@ -92,7 +91,6 @@ def load(text: str) -> Sweep:
 
 
 def keys_of(sweep: Sweep) -> list[str]:
-    """Returns the keys of a few runs of each task and seed."""
     points = sample(sweep.blocks, 0)
     return [
         RunSpec(
