@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
-from orchestrator.plan.trial import TrialResult
-from orchestrator.record.log import read_state
 from tests.mlflow_server import Server
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import check_runs, ended, start_driver, steps, wait_for
 from tests.postgres import Missing, postgres
 
@@ -45,30 +44,26 @@ def sweep_through_an_outage(folder: Path, step_seconds: float, over: int, away: 
         server.start()
         settings = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
         process = start_driver(folder / "sweep", **settings, tracking=server.uri)  # type: ignore[arg-type]
-        log, record = folder / "sweep" / "log", folder / "sweep" / "test" / "log.jsonl"
+        log, sweep = folder / "sweep" / "log", folder / "sweep" / "test"
         wait_for(lambda: steps(log).total() >= 2, process)
         server.kill()
         gone, before = time.monotonic(), steps(log).total()
         if restart:
             subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda: len(_finished(record)) >= over and time.monotonic() - gone >= away, process, away + 240)
-        done = len(_finished(record))
+        wait_for(lambda: len(results_of(sweep)) >= over and time.monotonic() - gone >= away, process, away + 240)
+        done = len(results_of(sweep))
         yield (
             f"the server was gone for {time.monotonic() - gone:.0f} s; meanwhile {steps(log).total() - before} steps were "
             f"done and {done} of 4 trials ended"
         )
         server.start()
-        shown, results = ended(process), _finished(record)
+        shown, results = ended(process), results_of(sweep)
         assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0, 62.0, 63.0]
         check_runs(server.uri, set(results), configurations=2)
         places = {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         places |= {"the screen": shown.encode()} | ({"the database": _rows(backend).encode()} if restart else {})
         assert not [place for place, content in places.items() if password and password.encode() in content]
         yield f"4 trials, each with one run and each evaluation once; the password is in none of {len(places)} places"
-
-
-def _finished(record: Path) -> dict[str, TrialResult]:
-    return {key: entry.finished for key, entry in read_state(record).entries.items() if entry.finished}
 
 
 def _rows(backend: str) -> str:

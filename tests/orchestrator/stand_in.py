@@ -26,10 +26,11 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train, TrialResult
 from orchestrator.record.events import Ended, SessionEnded
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_events, read_state
+from orchestrator.record.log import read_events
 from orchestrator.record.options import Options
 from orchestrator.worker.preparation import Shared
 from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.recorded import results_of
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -156,8 +157,7 @@ def ended(process: subprocess.Popen[str], status: int = 0, seconds: float = 400)
 
 def scores_of(sweep: Path) -> list[float]:
     """The scores of the trials in a sweep's folder, lowest first."""
-    entries = read_state(SweepFolder(sweep).record).entries.values()
-    return sorted(entry.result.metrics["score"] for entry in entries if entry.result is not None)
+    return sorted(result.metrics["score"] for result in results_of(sweep).values())
 
 
 def lines_of(log: Path, kind: str) -> list[tuple[int, int, int]]:
@@ -269,8 +269,7 @@ def kill_at_random(
     log, trials = folder / "log", plan_of(folder, "[0, 1, 2]", "[1, 2, 4, 8]", storage=str(folder)).trials
 
     def finished() -> dict[str, TrialResult]:
-        entries = read_state(SweepFolder(folder / "test").record).entries
-        return {key: entry.result for key, entry in entries.items() if entry.result is not None and entry.result.settled}
+        return {key: result for key, result in results_of(folder / "test").items() if result.settled}
 
     pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in trials}
     known = finished()
