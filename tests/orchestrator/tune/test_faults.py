@@ -85,30 +85,33 @@ def test_one_trial_that_eats_all_memory_fails_alone_and_a_process_that_is_stoppe
     wait_for(lambda: not psutil.pid_exists(stopped), seconds=30)
 
 
-def fill(disk: Path) -> None:
+def test_a_disk_that_fills_up_ends_the_sweep_which_goes_on_when_there_is_room(disk: Path, driver: Drivers) -> None:
+    """The log, the tracking store and the checkpoints are all on it."""
+    process = driver(disk, ranks=[1, 2], seconds=2.0, session=True)
+    wait_for(lambda: stored(disk) >= 1, process)
     with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(b"0" * 4096)
-
-
-def remount(disk: Path, way: str) -> bool:
-    return not subprocess.run(["mount", "-o", f"remount,{way}", disk], capture_output=True).returncode
-
-
-@pytest.mark.parametrize("fault", ["cannot be written", "Read-only file system"])
-def test_storage_that_takes_nothing_ends_the_sweep_which_goes_on_when_it_is_mended(
-    tmp_path: Path, disk: Path, driver: Drivers, fault: str
-) -> None:
-    """On the full disk is all; on the one that becomes read-only the checkpoints alone, by a URI."""
-    full = fault == "cannot be written"
-    folder, place, settings = (disk, "test/ray", {}) if full else (tmp_path, "test", {"storage": f"file://{disk}"})
-    process = driver(folder, ranks=[1, 2], seconds=2.0, session=True, **settings)
-    wait_for(lambda: any(disk.glob(f"{place}/attempt-*/*/checkpoint_*/manifest.json")), process)
-    # It is refused while a file is open for writing there.
-    fill(disk) if full else wait_for(lambda: remount(disk, "ro"), process)
     shown = ended(process, 1)
-    assert fault in shown
+    assert "cannot be written" in shown
     assert "Traceback" not in shown
-    (disk / "ballast").unlink() if full else remount(disk, "rw")
-    ended(driver(folder, ranks=[1, 2], session=True, **settings))
-    assert scores_of(folder / "test") == [61.0, 62.0]
+    (disk / "ballast").unlink()
+    ended(driver(disk, ranks=[1, 2], session=True))
+    assert scores_of(disk / "test") == [61.0, 62.0]
+
+
+def test_storage_that_becomes_read_only_ends_the_sweep_which_goes_on_when_it_is_mended(
+    tmp_path: Path, disk: Path, driver: Drivers
+) -> None:
+    """Checkpoints alone lie there, by a URI."""
+    storage = f"file://{disk}"
+    process = driver(tmp_path, ranks=[1, 2], seconds=2.0, session=True, storage=storage)
+    wait_for(lambda: bool(list(disk.glob("test/attempt-*/*/checkpoint_*/manifest.json"))), process)
+    # Refused while a file is open for writing there.
+    wait_for(lambda: not subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True).returncode, process)
+    shown = ended(process, 1)
+    assert "Read-only file system" in shown
+    assert "Traceback" not in shown
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+    ended(driver(tmp_path, ranks=[1, 2], session=True, storage=storage))
+    assert scores_of(tmp_path / "test") == [61.0, 62.0]
