@@ -10,7 +10,7 @@ mean weighs tasks equally: on each, 0 is no adapter and 100 is full fine-tuning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.record.state import State
 from orchestrator.results.intervals import by_seed, compare, suite_interval
-from orchestrator.results.metrics import EXPECTED, NORMALIZED, P_ENOUGH, P_FRONT, SIZE
+from orchestrator.results.metrics import EXPECTED, NORMALIZED, P_ENOUGH, P_FRONT, SIZE, column_of
 from orchestrator.results.probabilities import with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.settings import Direction, Enough, Objectives
@@ -153,19 +153,13 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
     if len(objectives) != 2 or not front:
         return None
     points = _points(front, objectives)
-    log = [logarithmic(name, points[:, column]) for column, name in enumerate(objectives)]
+    log = [column_of(name).log and points[:, place].any() for place, name in enumerate(objectives)]
     place = pareto_knee(log_axes(points, log), list(objectives.values()))
     return None if place is None else front[place]
 
 
 def _points(summaries: Sequence[Summary], objectives: Objectives) -> Points:
     return np.array([[summary.value(name) for name in objectives] for summary in summaries])
-
-
-def logarithmic(name: str, values: Iterable[float]) -> bool:
-    """Returns whether an axis is better read in powers of ten: it is no score, and its values are 0 or positive."""
-    numbers = list(values)
-    return not name.startswith("score") and all(value >= 0 for value in numbers) and any(value > 0 for value in numbers)
 
 
 def axes(objectives: Objectives) -> tuple[str, str]:

@@ -18,8 +18,8 @@ import numpy as np
 
 from craft.methods import METHODS
 from orchestrator.results.front import axes as axes_of
-from orchestrator.results.front import knee, logarithmic
-from orchestrator.results.metrics import colours, full_label, titled, unit_of
+from orchestrator.results.front import knee
+from orchestrator.results.metrics import colours, column_of, full_label, titled, unit_of
 from orchestrator.results.summary import Summary, metric_among
 from orchestrator.sweepfile.settings import Objectives
 from orchestrator.tools.markup import shorten
@@ -91,7 +91,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     if not drawn:
         axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
         return figure
-    _scale(axes, [value / by for value in across], logarithmic(x_name, across))
+    _scale(axes, [value / by for value in across], column_of(x_name).log and any(across))
     _cut(axes, up, y_name)
     if any(row.possible for row in drawn):
         handles.append(axes.scatter([], [], label="may be on the front", **RING))

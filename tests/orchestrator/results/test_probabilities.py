@@ -41,19 +41,6 @@ def test_variances_are_moderated_as_limma_does(
     assert sure == pytest.approx(degrees, abs=1e-6)
 
 
-@pytest.mark.slow
-def test_limmas_port_moderates_drawn_variances_likewise() -> None:
-    limma = pytest.importorskip("inmoose.limma", reason="pip install -e '.[inmoose]'")
-    random = np.random.default_rng(0)
-    for spread in [0.0, 0.5, 1.5] * 30:
-        freedom, many = float(random.choice([5 / 6, 1, 2, 4])), int(random.integers(3, 60))
-        variances = random.chisquare(freedom, many) / freedom * np.exp(random.normal(0, spread, many))
-        judged = limma.squeezeVar(variances, freedom)
-        moderated, degrees = moderate(variances, freedom)
-        assert moderated == pytest.approx(judged["var_post"], rel=1e-9)
-        assert degrees == pytest.approx(min(freedom + judged["df_prior"], freedom * many), rel=1e-9)
-
-
 def test_shares_count_what_nothing_beats() -> None:
     random = np.random.default_rng(1)
     scores, costs = random.normal(size=(60, 7)), random.integers(1, 4, size=(7, 2)).astype(float)
