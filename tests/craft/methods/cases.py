@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from craft.tasks.task import Kind
-from tests.craft.methods import one_more
 
 D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 283, 512
 MODULES = 2 * LAYERS
@@ -72,7 +71,6 @@ CASES: dict[str, Case] = {
         2 * LAYERS * ((4 * 2 + 2 * 2 * 2 + 2 * 8 * 2 + 2 * 4) + (8 * 2 + 2 * 4 * 2 + 2 * 4 * 2 + 2 * 2)),
     ),
     "ia3": Case({}, LAYERS * (D + D + MLP)),
-    one_more.METHOD.name: Case({}, 2 * LAYERS * D, learning_rate=1e-1),
 }
 """By method; `peft` is LILY here."""
 

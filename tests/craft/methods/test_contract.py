@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from craft import TUNERS
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
@@ -25,8 +24,6 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.loop import find_decaying
-from craft.tuners.joint import register
-from tests.craft.methods import one_more
 from tests.craft.methods.cases import CASES, SUBJECTS, TYPES, Case, D, marked
 
 LABELS = ("negative", "positive")
@@ -34,16 +31,6 @@ STEPS = 20
 TARGETS = torch.arange(16) % 2
 TEXTS = torch.randint(40, 50, (16, 8), generator=torch.Generator().manual_seed(0)) + 10 * TARGETS[:, None]
 """Texts of two kinds of words, of the tokens that every tiny model has: something that can be learnt."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_row_more() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, row in one_more.TUNER_ROW.items():
-            patch.setitem(TUNERS, name, row)
-        patch.setitem(METHODS, one_more.METHOD.name, one_more.METHOD)
-        register()
-        yield
 
 
 @dataclass

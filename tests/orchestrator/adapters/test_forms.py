@@ -28,14 +28,13 @@ from orchestrator.plan.trial import PlannedTrial, TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
 from tests.craft.conftest import make_tiny
-from tests.craft.methods import one_more
 from tests.craft.methods.cases import QUICK, SUBJECTS
 from tests.golden import check_golden
 
 UNMERGED = dict.fromkeys(
     ("lotr", "superlora", "loretta", "houlsby", "pfeiffer", "adapterdrop"), "not merged into the base weights"
 ) | {"peft LILY": "not supported for Lily"}
-MERGES = [name for name, case in SUBJECTS.items() if not case.words and name != one_more.METHOD.name]
+MERGES = [name for name, case in SUBJECTS.items() if not case.words]
 SHORT = {"train_examples": 16, "eval_examples": 8, "max_steps": 1, "batch_size": 8, "max_length": 16}
 """Settings of a training whose scores do not matter."""
 TOKENS = torch.arange(1, 13).view(2, 6)
