@@ -98,7 +98,7 @@ def test_a_machine_with_another_storage_or_other_data_is_found(tmp_path: Path) -
     check_machine(here, ".token", runs, {})
     with pytest.raises(OSError, match="a file it has just put there is missing"):
         check_machine(str(tmp_path), ".token", runs, {})
-    with pytest.raises(ValueError, match="has other data of toy/paraphrase"):
+    with pytest.raises(ValueError, match="has other files of toy/paraphrase"):
         check_machine(here, ".token", runs, {"toy/paraphrase": "0" * 64})
 
 

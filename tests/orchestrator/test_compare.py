@@ -39,7 +39,7 @@ def sweeps(here: Path) -> None:
     other = over_seeds(99, 99, 99, 99, search=50)
     record(here / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR)
     record(here / "old", {"LoRA r1": (200, over_seeds(*OLD, search=79)), "LoRA r9": (900, other)}, seeds=FOUR)
-    changes = ({"model": "other/model"}, {"protocol": "customary"}, {"fingerprint": "e" * 64})
+    changes = ({"model": "other/model"}, {"protocol": "customary"}, {"facts": {"data_fingerprint": "e" * 64}})
     for number, change in enumerate(changes):
         record(here / f"other{number}", {"LoRA r1": (200, over_seeds(*OLD))}, seeds=FOUR, **change)
 
