@@ -153,7 +153,7 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
     if len(objectives) != 2 or not front:
         return None
     points = _points(front, objectives)
-    log = [column_of(name).log and points[:, place].any() for place, name in enumerate(objectives)]
+    log = [column_of(name).log and bool(points[:, place].any()) for place, name in enumerate(objectives)]
     place = pareto_knee(log_axes(points, log), list(objectives.values()))
     return None if place is None else front[place]
 
