@@ -159,7 +159,7 @@ def test_a_store_that_is_away_holds_up_nobody_and_its_password_is_nowhere(
     follower = follow(uri)
     place = Path(f"/proc/{process_of(os.getpid()).pid}")
     assert PASSWORD.encode() not in (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
-    assert follower.wait(2) == 3
+    assert follower.wait(2) == (3, 0)
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()]
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_printed_and_the_driver_never_loads_mlflow(tmp_path: Path) ->
     program = (
         "import sys; from pathlib import Path; from orchestrator.tracking.follower import Follower\n"
         f"follower = Follower(Path({str(tmp_path)!r}) / 'runs', 'sqlite:///{tmp_path}/new/mlflow.db')\n"
-        "assert follower.wait(120) == 0 and 'mlflow' not in sys.modules; follower.stop()\n"
+        "assert follower.wait(120) == (0, 0) and 'mlflow' not in sys.modules; follower.stop()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
