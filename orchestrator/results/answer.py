@@ -19,7 +19,7 @@ from pydantic import ConfigDict, computed_field
 
 from craft.words import list_some, percent, plural, points
 from orchestrator.record.state import State
-from orchestrator.results.front import HEAD, SEEDS, above_guessing, judge_state, leaders, not_shown_to_beat_head
+from orchestrator.results.front import HEAD, SEEDS, above_guessing, judge_state, leaders, may_score, not_shown_to_beat_head
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
@@ -135,7 +135,7 @@ def _find(summaries: Sequence[Summary], state: State) -> Answer:
     complete = complete_among(summaries)
     incomplete = [summary for summary in summaries if not summary.complete]
     # What people stopped, or what failed for good, is not continued by the command.
-    unfinished = any(not entry.ended for entry in state.requested) or any(_may_score(row, state) for row in incomplete)
+    unfinished = any(not entry.ended for entry in state.requested) or any(may_score(row, state) for row in incomplete)
     rest = ("Next: finish the sweep:", state.again) if unfinished and state.again else ("", "")
     if state.sweep.objectives.get("score") != "maximize":
         return Answer("no score", "", "", None, "No answer: the score is no objective of this sweep.", "", *rest)
@@ -211,19 +211,6 @@ def _lost(complete: Sequence[Summary]) -> str:
     many = sum(len(summary.lost) for summary in lost)
     named = list_some([full_label(row) + f" (seed {', '.join(map(str, row.lost))})" for row in lost], 3)
     return f" {many} added {plural(many, 'seed')} failed ({_reason(lost)}), and what is left counts: {named}."
-
-
-def _may_score(summary: Summary, state: State) -> bool:
-    """Returns whether an incomplete configuration, or the one that it helps to choose, may still get its score: on each task a
-    candidate has finished."""
-    if summary.finished + summary.failed + summary.stopped < summary.planned:
-        return True
-    candidates: dict[str, dict[str, bool]] = {}
-    for entry in state.requested if summary.tunes is not None else ():
-        if entry.trial.group == summary.tunes:
-            finished, name = candidates.setdefault(entry.trial.task, {}), entry.trial.configuration
-            finished[name] = finished.get(name, True) and entry.finished is not None
-    return bool(candidates) and all(any(finished.values()) for finished in candidates.values())
 
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State, scope: str) -> Answer:

@@ -145,6 +145,19 @@ def leaders(complete: Sequence[Summary]) -> tuple[Summary, Summary]:
     return best, max(complete, key=lambda row: (row.enough, row.counts.get(P_ENOUGH, 0.0), -row.value(SIZE)))
 
 
+def may_score(summary: Summary, state: State) -> bool:
+    """Returns whether an incomplete configuration, or the one that it helps to choose, may still get its score: on each task a
+    candidate has finished."""
+    if summary.finished + summary.failed + summary.stopped < summary.planned:
+        return True
+    candidates: dict[str, dict[str, bool]] = {}
+    for entry in state.requested if summary.tunes is not None else ():
+        if entry.trial.group == summary.tunes:
+            finished, name = candidates.setdefault(entry.trial.task, {}), entry.trial.configuration
+            finished[name] = finished.get(name, True) and entry.finished is not None
+    return bool(candidates) and all(any(finished.values()) for finished in candidates.values())
+
+
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
     """Returns the knee of the summaries that are marked `on_front`, whatever their order; None if there is none, or there are
     not two objectives. Costs are compared by their logarithms."""
