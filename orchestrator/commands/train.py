@@ -73,7 +73,10 @@ def train(
     for name, value in (result.metrics | result.counts).items():
         print(f"{name:<24}{value:,.4f}".removesuffix(".0000"))
     for cut, place in cuts:
-        print(f"cut to {cut.counts['trainable_parameters']:,.0f} parameters: score {cut.metrics['score']:.2f}, {place}")
+        if place is None:
+            _say(f"a cut failed: {cut.error}")
+        else:
+            print(f"cut to {cut.counts['trainable_parameters']:,.0f} parameters: score {cut.metrics['score']:.2f}, {place}")
     for note in result.notes:
         print(f"note: {note}")
     print(USE.format(folder=str(adapter), steps=result.steps, seconds=result.seconds))

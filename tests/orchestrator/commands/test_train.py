@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2Model
 
+from craft.results import RunFailed
 from orchestrator.commands.app import main
 from tests.orchestrator.conftest import Cli
 
@@ -32,7 +33,9 @@ def file(tiny_bert: str, here: Path) -> str:
     return "sweep.yaml"
 
 
-def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(file: str, cli: Cli) -> None:
+def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(
+    file: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = cli("train", file, "--to", "out")
     assert "274 adapter parameters, 66 in the head" in screen.err  # 2 (3² + 8² + 8²)
     assert "search score" in screen.err
@@ -46,6 +49,12 @@ def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(file: s
 
     assert "another run's adapter" in cli("train", file, "--to", "out", "--set", "seeds=[1]", status=2).err
     assert "continuing from" in cli("train", file, "--to", "out", "--resume").err
+
+    def diverge(*_: Any) -> None:
+        raise RunFailed("training diverged")
+
+    monkeypatch.setattr("craft.trainer.cuts.recover", diverge)
+    assert "a cut failed: training diverged" in cli("train", file, "--to", "whole").err
 
     lora = ["--set", "space=[{method: lora, rank: 2}]"]
     assert "has another method (craft)" in cli("train", file, "--to", "next", *lora, "--warm-start", "out", status=1).err
