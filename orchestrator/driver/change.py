@@ -29,7 +29,7 @@ from orchestrator.record.resume import check_resume, differences
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import HEAD
 from orchestrator.results.report import Number, Report
-from orchestrator.results.step import describe_price, pace_of
+from orchestrator.results.step import describe_price
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
@@ -44,7 +44,7 @@ def _seconds(new: list[Trial], state: State) -> float | None:
         same = [took for other, took in trained if other.configuration == trial.configuration]
         of_method = [took for other, took in trained if other.method == trial.method]
         total += fmean(same or of_method or [took for _, took in trained])
-    return total / pace_of(state)
+    return total / state.pace
 
 
 def _budget(sweep: Sweep, trainings: int, state: State, seconds: float, driven: bool) -> Iterator[str]:

@@ -167,6 +167,20 @@ class State:
         return len(self.trainings) if over else max(len(self.trainings), self.started.trainings)
 
     @property
+    def pace(self) -> float:
+        """How many seconds of training the last session did in a second; 1 where none has ended."""
+        if self.started is None:
+            return 1.0
+        began = self.started.time
+        seconds = sum(  # a resumed training has the seconds of earlier sessions, too
+            min(entry.result.seconds, entry.changed - began)
+            for entry in self.trainings
+            if entry.result is not None and entry.changed >= began
+        )
+        last = self.ended.time if self.ended is not None else max((entry.changed for entry in self.trainings), default=0.0)
+        return seconds / (last - began) if seconds > 0 and last > began else 1.0
+
+    @property
     def reported(self) -> list[Entry]:
         return [entry for entry in self.requested if entry.trial.is_reported]
 

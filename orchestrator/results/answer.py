@@ -33,7 +33,6 @@ from orchestrator.results.step import (
     describe_step,
     other_rates,
     other_sizes,
-    pace_of,
     rate_end,
     seconds_of_seed,
     settings_of,
@@ -184,7 +183,7 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     most = math.ceil(PASSES * max(result.steps for result in results) / passes)
     sweep, every = state.sweep, sum(entry.result.seconds for entry in state.trainings if entry.result is not None)
     longer = {"training.epochs": PASSES} if sweep.training.max_steps is None else {"training.max_steps": most}
-    time = describe_price(PASSES / passes * every / pace_of(state))
+    time = describe_price(PASSES / passes * every / state.pace)
     proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
     layers: list[Mapping[str, Any]] = [*sweep.task_training.values()]
     layers += [layer for block in sweep.blocks for layer in (block.dimensions, *block.task_training.values())]
@@ -272,7 +271,7 @@ def _proposing_rates(reply: Answer, chosen: Summary, settings: Settings, complet
         return reply
     trainings = 2 * chosen.score.n
     seconds = trainings * combinations(settings, state.sweep) * seconds_of_seed([chosen.trained], complete)
-    proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / pace_of(state))}:"
+    proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / state.pace)}:"
     return _proposing(reply, proposal, within_budget(settings, trainings, state), state)
 
 

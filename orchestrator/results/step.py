@@ -207,21 +207,6 @@ def seconds_of_seed(trained: Sequence[str], summaries: Sequence[Summary]) -> flo
     return sum(row.value("seconds") * len(row.tasks) for row in summaries if row.configuration in trained)
 
 
-def pace_of(state: State) -> float:
-    """Returns how many seconds of training the last session did in a second."""
-    if state.started is None:
-        return 1.0
-    began = state.started.time
-    seconds = sum(  # a resumed training has the seconds of earlier sessions, too
-        min(entry.result.seconds, entry.changed - began)
-        for entry in state.trainings
-        if entry.result is not None and entry.changed >= began
-    )
-    last = state.ended.time if state.ended is not None else max((entry.changed for entry in state.trainings), default=0.0)
-    wall = last - began
-    return seconds / wall if seconds > 0 and wall > 0 else 1.0
-
-
 def describe_price(seconds: float) -> str:
     """Returns a time for people, ` (about 5 min)`; empty if it is not known."""
     return f" (about {format_forecast(seconds)})" if math.isfinite(seconds) and seconds > 0 else ""
@@ -241,7 +226,7 @@ def describe_seeds(step: Step, complete: Sequence[Summary]) -> str:
 def describe_step(step: Step, complete: Sequence[Summary], state: State) -> str:
     """Returns a step as a sentence's beginning, with its time."""
     settings = settings_of(step, complete, state)
-    time = describe_price(step.seconds * combinations(settings, state.sweep) / pace_of(state))
+    time = describe_price(step.seconds * combinations(settings, state.sweep) / state.pace)
     if step.kind != "seeds":
         base = next(row for row in complete if row.configuration == step.configurations[0])
         return f"run a {step.kind} size of {full_label(base)}{time}"

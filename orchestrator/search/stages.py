@@ -38,7 +38,6 @@ from orchestrator.results.step import (
     another_size,
     describe_price,
     describe_seeds,
-    pace_of,
     rate_end,
     steps,
 )
@@ -333,7 +332,7 @@ class _Decisions:
         each = {name: (rows.get(name) or base) for name in step.seeds}
         seconds = {name: row.value("seconds") for name, row in each.items() if row is not None}
         total = sum(seconds[name] * len(row.tasks) * len(step.seeds[name]) for name, row in each.items() if row is not None)
-        return not max(seconds.values(), default=0.0) > left and not total > left * pace_of(state)
+        return not max(seconds.values(), default=0.0) > left and not total > left * state.pace
 
     def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
         """Returns the decision that gives a seed to each of these configurations that has fewer than `count`; None if none
@@ -350,7 +349,7 @@ class _Decisions:
 
     def of(self, step: Step) -> Decided | None:
         """Returns the decision for a step, without seeds of what has failed; None if there is no such size."""
-        why = f"{percent(step.settles)} to decide{describe_price(step.seconds / pace_of(self._state))}"
+        why = f"{percent(step.settles)} to decide{describe_price(step.seconds / self._state.pace)}"
         if step.kind == "seeds":
             names = {row.trained for row in self._complete if not row.lost} & {*step.configurations}
             seeds = {name: self._new(name, step.seeds) for name in step.configurations if name in names}

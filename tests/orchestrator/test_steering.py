@@ -28,7 +28,6 @@ from orchestrator.record.log import read_state
 from orchestrator.record.manifest import write_effective
 from orchestrator.record.options import Options
 from orchestrator.record.state import State
-from orchestrator.results.step import pace_of
 from orchestrator.review.progress import read_status
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
@@ -73,7 +72,7 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
     new = [job.training.configuration for job in more.jobs if job.training.run.seed == 1]
     expected = sum(mean(times.get(name, [40.0])) for name in new)
     assert change.trainings == len(new) > 1
-    assert change.seconds == pytest.approx(expected / pace_of(state))
+    assert change.seconds == pytest.approx(expected / state.pace)
     assert change.price[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
     assert change.price[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
     assert find_change(more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")

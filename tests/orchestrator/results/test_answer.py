@@ -16,7 +16,6 @@ from orchestrator.record.state import State, fold
 from orchestrator.results.answer import Answer, answer_of, find_answer
 from orchestrator.results.front import mark_front, not_shown_to_beat_head
 from orchestrator.results.luck import helps_most
-from orchestrator.results.step import pace_of
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
@@ -221,13 +220,13 @@ def test_a_sweep_that_goes_on_until_it_is_answered_is_not_offered_seeds_that_it_
 def test_a_resumed_training_does_not_make_the_sweep_seem_fast() -> None:
     state, one = state_of({}), entry("lora", {"score": 80.0})
     ended = Ended(result=replace(one.result, seconds=3600.0), time=state.started.time + 60)
-    assert pace_of(fold([Wanted(keys=[one.key], trials=[one.trial]), ended], state)) == 1.0
+    assert fold([Wanted(keys=[one.key], trials=[one.trial]), ended], state).pace == 1.0
 
 
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
     assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
-    monkeypatch.setattr("orchestrator.results.step.pace_of", lambda state: 4.0)
+    monkeypatch.setattr(State, "pace", 4.0)
     assert "about 30 s" in answered(*one_seed).proposal
 
 
@@ -268,7 +267,7 @@ def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds()
 def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
     epoch: float, best_step: int, max_steps: int | None, verdict: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.results.answer.pace_of", lambda state: 1.0)
+    monkeypatch.setattr(State, "pace", 1.0)
     training = {"evaluate_every": 0.2, **({"max_steps": max_steps} if max_steps else {})}
     own = {"task_training": {"toy/sentiment": {"max_steps": 60}}} if max_steps == 0 else {}
     state, keys = state_of({"seeds": [0, 1, 2], "training": training, **own}), list[str]()

@@ -91,7 +91,7 @@ def test_a_budget_ends_it_and_it_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert notes == [
         "Not answered: no step to at most 5 seeds that the budget allows decides with a probability of 10 % which one is enough"
     ]
-    monkeypatch.setattr("orchestrator.search.stages.pace_of", lambda state: 1.0)
+    monkeypatch.setattr(State, "pace", 1.0)
     short = plan_of(tmp_path, more="budget: {wall_clock: 1s}\n")
     assert run(short, tmp_path / "short")[0].decisions == (), "a training takes 9 s"
 
@@ -191,7 +191,7 @@ def test_an_added_seed_that_fails_leaves_the_answer_that_there_was(
 def test_a_second_seed_goes_where_it_fits_and_first_where_one_seed_leaves_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.search.stages.pace_of", lambda state: 1.0)
+    monkeypatch.setattr(State, "pace", 1.0)
 
     def second(limit: str) -> list[int]:
         plan = plan_of(tmp_path, more=f"budget: {{{limit}}}\n", seeds="[0]")
