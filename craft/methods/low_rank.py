@@ -199,7 +199,7 @@ def build_ia3(model: nn.Module, parameters: Ia3Parameters, context: BuildContext
         stacks = find_projections(model, words, layers=parameters.layers)
         return [place.module_name for stack in stacks.values() for place in stack]
 
-    # PEFT wants the second list to be a part of the first, and an end that is unique to `down` may not be unique beside `o`.
+    # PEFT wants the second list to be a part of the first, and an end that is unique to `down` may not be so next to `o`.
     inputs = paths(["down"]) if "down" in parameters.projections else []
     return attach(model, context, "IA3", parameters, target_modules=paths(parameters.projections), feedforward_modules=inputs)
 

@@ -173,7 +173,7 @@ class WordScorer:
             prediction["answer"] = answers[best - begin]
             prediction["log_likelihoods"] = dict(zip(answers, values[begin:end], strict=True))
             prediction["normalized"] = dict(zip(answers, normalized[begin:end], strict=True))
-            predictions.append(prediction | _mark(any(texts[at] is not fits[at] for at in places)))
+            predictions.append(prediction | _mark(cut=any(texts[at] is not fits[at] for at in places)))
         return predictions
 
     def _read_responses(self, model: nn.Module, rows: Mapping[str, Sequence[str]], name: str) -> list[Prediction]:
@@ -186,7 +186,7 @@ class WordScorer:
             responses = [part.strip() for part in self._tokenizer.batch_decode(parts, skip_special_tokens=True)]
         return [
             {"prompt": prompt, "response": response, "log_likelihood": value, "tokens": len(fit.tokens) - fit.start}
-            | _mark(fit is not text)
+            | _mark(cut=fit is not text)
             for prompt, response, value, fit, text in zip(asked, responses, values, fits, texts, strict=True)
         ]
 
@@ -217,8 +217,8 @@ class WordScorer:
         written = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
         for prediction, output, ids, answer in zip(predictions, written, tokens, outputs, strict=True):
             prediction["output"] = output if self._questions else output.strip()
-            prediction |= _mark(len(ids) > room)
-            prediction |= {"unended": True} if len(answer) == self._settings.max_new_tokens and not self._questions else {}
+            ends = self._questions or len(answer) < self._settings.max_new_tokens
+            prediction |= _mark(cut=len(ids) > room, unended=not ends)
 
     def _metrics(self, predictions: Sequence[Prediction], groups: Sequence[str]) -> dict[str, float]:
         """Computes the accuracies of questions; of instructions the task's metric and all that need no more than is there."""
@@ -260,8 +260,8 @@ class WordScorer:
         return credits_of(mean_over_groups, len(right), name)
 
 
-def _mark(cut: bool) -> dict[str, bool]:
-    return {"cut": True} if cut else {}
+def _mark(**marks: bool) -> dict[str, bool]:
+    return {name: True for name, holds in marks.items() if holds}
 
 
 def read_column(predictions: Sequence[Prediction], name: str) -> NDArray[Any]:

@@ -246,7 +246,7 @@ class JointTuner(BaseTuner):
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        # PEFT looks for the name at the last two places of a key; ours stands behind the method's prefix and `parts_name`.
+        # PEFT looks for the name at the last two places of a key; ours follows the method's prefix and `parts_name`.
         place = f"{cls.prefix}{cls.parts_name}."
         return key.replace(f"{place}{adapter_name}.", place, 1)
 

@@ -259,7 +259,7 @@ def _with_other_rates(reply: Answer, complete: Sequence[Summary], best: Summary,
     rates, settings = other_rates(chosen, state.sweep)
     tried = f" (tried: {rates})" if rates else ""
     unknown = f"Not known: whether other settings learn. Try another learning rate{tried}, more epochs, or a larger size."
-    if reply.kind != "head" and limit(complete) == "examples":  # the luck of examples is that of head and adapter alike
+    if reply.kind != "head" and limit(complete) == "examples":  # head and adapter share the luck of examples
         unknown += " " + rows_help(complete)
     return _proposing_rates(replace(reply, unknown=unknown), chosen, settings, complete, state)
 

@@ -257,8 +257,9 @@ def combinations(settings: Settings, sweep: Sweep) -> int:
     if key is None:
         return 1
     _, place, name = key.split(".", 2)
-    others = {other: dimension for other, dimension in sweep.blocks[int(place)].dimensions.items() if other != name}
-    return math.prod(len(dimension.ends) for other, dimension in others.items() if other not in sweep.tuned_settings)
+    left_out = {name, *sweep.tuned_settings}
+    dimensions = sweep.blocks[int(place)].dimensions.items()
+    return math.prod(len(dimension.ends) for other, dimension in dimensions if other not in left_out)
 
 
 def within_budget(settings: Settings, trainings: int, state: State) -> Settings:

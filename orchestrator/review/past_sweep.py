@@ -50,7 +50,7 @@ class PastSweep:
         where: the folder or store it was read from, for people.
         uri: the tracking store that has its record; None if the address lacks its password.
         fetch: gives a trial's adapter folder, by the trial's key; its second argument is an empty folder for copies.
-        fetch_predictions: gives the folder of a trial's predictions likewise; None where they are beside its adapter.
+        fetch_predictions: gives the folder of a trial's predictions likewise; None where they are next to its adapter.
         folder: its folder; None if it was read from a store.
         within: the points within which a configuration is enough, if not those of its file.
     """
@@ -129,8 +129,7 @@ class PastSweep:
         return folder
 
     def predictions(self, key: str, scratch: Path, adapter: Path | None = None) -> dict[str, list[Prediction]]:
-        """Reads a finished trial's answers by split, beside its `adapter` if that was fetched; none where they are not to be
-        found."""
+        """Reads a finished trial's answers by split, next to its `adapter` if that was fetched; none where there are none."""
         try:
             if adapter is None and self.fetch_predictions is not None:
                 return read_predictions(self.fetch_predictions(key, scratch))
@@ -191,7 +190,7 @@ def find_run(name: str, uri: str, folders: Sequence[str] = ()) -> tuple[StoreRea
     run = reader.sweep_run(name)
     if run is None:
         where = f"{redact(uri)} and the folders" if folders else redact(uri)
-        raise no_such_sweep(name, sorted({*(found.data.tags[SWEEP] for found in reader.sweep_runs()), *folders}), where)
+        raise no_such_sweep(name, sorted({*(stored.data.tags[SWEEP] for stored in reader.sweep_runs()), *folders}), where)
     return reader, run
 
 

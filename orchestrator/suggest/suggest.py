@@ -301,7 +301,7 @@ def _values(values: Sequence[Any]) -> str:
     return flow(values[0]) if len(values) == 1 else f"{{values: {flow(values)}}}"
 
 
-def _beside(text: str, comment: str) -> str:
+def _comment(text: str, comment: str) -> str:
     comment = printable(comment or "")
     line = f"{text:<44}  # {comment}"
     if not comment or len(line) <= WIDTH:
@@ -317,7 +317,7 @@ _ENVIRONMENT = jinja2.Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.filters |= {
-    "beside": _beside, "flow": flow, "forecast": format_forecast, "bytes": format_bytes, "count": "{:,}".format,
+    "comment": _comment, "flow": flow, "forecast": format_forecast, "bytes": format_bytes, "count": "{:,}".format,
     "line": printable, "values": _values, "list_some": list_some,
 }  # fmt: skip
 _TEMPLATE = _ENVIRONMENT.get_template("suggested.yaml.jinja")

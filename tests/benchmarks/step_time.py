@@ -1,4 +1,4 @@
-"""Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, beside DoRA, VeRA, full fine-tuning and the weight form; and
+"""Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, with DoRA, VeRA, full fine-tuning and the weight form; and
 of CRAFT and LoRA in the upper half of the layers.
 
     python -m tests.benchmarks.step_time [--models minilm roberta-base llama llama3-8b-2layers] [--quick] [--threads 1]

@@ -34,5 +34,5 @@ FINGERPRINTS = {
 
 
 def test_the_suite_is_equal_on_every_machine() -> None:
-    found = {name: load_splits(TASKS[name], DataSettings(), protocol="customary").fingerprint[:16] for name in SUITES["toy"]}
-    assert found == FINGERPRINTS
+    digests = {name: load_splits(TASKS[name], DataSettings(), protocol="customary").fingerprint[:16] for name in SUITES["toy"]}
+    assert digests == FINGERPRINTS

@@ -86,7 +86,7 @@ ORDERED = {"group_by_length": True, "schedule": "cosine", "warmup_ratio": 0.3, "
         # Where an evaluation and an epoch's end are due, and at the last step; where each step is evaluated.
         pytest.param("craft", DROPOUT, {"evaluate_every": 1.0}, [3, 8], marks=pytest.mark.slow),
         pytest.param("craft", DROPOUT, {"evaluate_every": 0.34}, [2], marks=pytest.mark.slow),
-        # The order of examples, the schedule and the optimizer go on.
+        # The order of examples, the schedule and the optimizer continue.
         ("lora", DROPOUT, ORDERED, [2, 4]),
         pytest.param("adalora", {"init_rank": 4, "target_rank": 2}, ORDERED, [2, 4], marks=pytest.mark.slow),
         pytest.param("galore", {"rank": 4, "interval": 3}, ORDERED, [2, 4], marks=pytest.mark.slow),
