@@ -117,15 +117,15 @@ def test_chats_are_written_in_the_template_and_the_adapter_takes_it_along(tiny_l
 def test_what_decides_the_answers_decides_the_key(tiny_llama: str, tmp_path: Path) -> None:
     spec = spec_of(tiny_llama, tmp_path)
     data = spec.data
-    others = [
+    changed = [
         {"generation": data.generation.model_copy(update={"beams": 2})},
         {"generation": data.generation.model_copy(update={"date": date(2025, 1, 31)})},
         {"search_groups": False},
         {"custom": {"qa": data.custom["qa"].model_copy(update={"metric": "exact_match"})}},
     ]
-    runs = [spec, *(spec.model_copy(update={"data": data.model_copy(update=row)}) for row in others)]
+    runs = [spec, *(spec.model_copy(update={"data": data.model_copy(update=row)}) for row in changed)]
     assert len({run.key for run in runs}) == 5
     assert all(RunSpec.model_validate_json(run.model_dump_json()).key == run.key for run in runs)
     unread = data.generation.model_copy(update={"score": "cloze", "tests": ("boolq",)})
-    others = [{"generation": unread}, {"root": str(tmp_path)}, {"custom": data.custom | {"other": data.custom["qa"]}}]
-    assert {spec.model_copy(update={"data": data.model_copy(update=row)}).key for row in others} == {spec.key}
+    changed = [{"generation": unread}, {"root": str(tmp_path)}, {"custom": data.custom | {"other": data.custom["qa"]}}]
+    assert {spec.model_copy(update={"data": data.model_copy(update=row)}).key for row in changed} == {spec.key}

@@ -126,7 +126,7 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
         return list(client.search_runs(places, f"tags.`{SWEEP}` = '{name}'"))
 
     assert [row["sweep"] for row in cli("list", "--tracking-uri", uri, "--json").report["sweeps"]] == ["done", "kept"]
-    before, others, sweep_id = runs("done"), len(runs("kept")), runs("kept")[0].data.tags[SWEEP_ID]
+    before, staying, sweep_id = runs("done"), len(runs("kept")), runs("kept")[0].data.tags[SWEEP_ID]
     assert log_copy(sweep_id).exists()
     assert any(client.list_artifacts(run.info.run_id) for run in before)
     plan = cli("remove", "done", "--json").report
@@ -139,7 +139,7 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
     assert not Path("runs/done").exists()
     assert runs("done") == []
     assert not any(client.list_artifacts(run.info.run_id) for run in before)
-    assert len(runs("kept")) == others
+    assert len(runs("kept")) == staying
     assert main(["remove", "done", "--yes"]) == WRONG
     # One whose folder is gone is removed from the store, unless a driver elsewhere most likely writes its log.
     opened = record(Path("runs/open"), {"LoRA r1": (100, over_seeds(80.0))})

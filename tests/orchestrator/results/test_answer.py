@@ -160,7 +160,7 @@ RATES_OF_ONE = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place 
 
 
 @pytest.mark.parametrize(
-    ("others", "finished", "finishes"),
+    ("incomplete", "finished", "finishes"),
     [
         ([WAITING], [], True),
         ([replace(WAITING, failed=2)], [], False),  # it has ended
@@ -171,16 +171,18 @@ RATES_OF_ONE = [replace(made(f"lr{place}", 500, [99]), tunes="tuned") for place 
         (RATES_OF_ONE, [], False),
     ],
 )
-def test_what_is_not_complete_is_not_judged_and_comes_first(others: list[Summary], finished: list[str], finishes: bool) -> None:
+def test_what_is_not_complete_is_not_judged_and_comes_first(
+    incomplete: list[Summary], finished: list[str], finishes: bool
+) -> None:
     state, why = state_of({"seeds": [0, 1, 2]}), Why("candidate", "tuned")
-    for row, task in itertools.product(others, "ab"):
+    for row, task in itertools.product(incomplete, "ab"):
         metrics = {"search_score": 99.0} if f"{row.label} {task}" in finished else None
         candidate = entry(row.label, metrics, task=task, why=why)
         if row.tunes:
             state = fold(
                 [Wanted(keys=[*state.wanted, candidate.key], trials=[candidate.trial]), Ended(result=candidate.result)], state
             )
-    answer = find_answer(mark_front([*STEEP, *others], DEFAULT_OBJECTIVES), state)
+    answer = find_answer(mark_front([*STEEP, *incomplete], DEFAULT_OBJECTIVES), state)
     assert answer.verdict.startswith("Complete: 3 of 4. Among these: Enough: lora middle")
     assert "anything among them is better" in answer.verdict
     assert ((answer.proposal, answer.command) == ("Next: finish the sweep:", AGAIN)) == finishes
