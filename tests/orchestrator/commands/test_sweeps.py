@@ -113,9 +113,10 @@ def test_remove_refuses_while_a_driver_lives(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: Cli) -> None:
+def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
+    monkeypatch.setenv("CRAFT_CACHE_DIR", "cache")  # equal names have equal ids, also in a session that runs at the same time
     for name in ("done", "kept"):
         folder = finished(name, uri)
         assert main(["replay", str(folder), "--tracking-uri", uri]) == 0
