@@ -156,7 +156,7 @@ def _methods() -> Iterator[str]:
         paper = method.reference.rpartition(", ")[2].removeprefix("arXiv ")
         rows.append(f"`{name}` ({'; needs '.join([paper, ' and '.join(needs)] if needs else [paper])})")
     yield textwrap.fill(", ".join(rows), 100, break_on_hyphens=False) + "\n"
-    yield "Their keys:\n"
+    yield 'Their keys, where "lora to vera" means all methods from the one to the other in this list:\n'
     for key, by_default in takers.items():
         methods = ", ".join(_join(names) + (f" ({default})" if default else "") for default, names in by_default.items())
         yield _line(f"{_quote(spellings[key])} of {methods}", "", key[1]).rstrip("\n")
