@@ -325,10 +325,14 @@ def is_current(made: Tensor | None, made_with: list[tuple[Tensor, int]], tensors
 def is_stale(made: Tensor | None, made_with: list[tuple[Tensor, int]], tensors: Iterable[Tensor]) -> bool:
     """Returns whether a layer, in a call that went past the hook of the whole model, has to make `made` again.
 
-    Where a checkpoint runs a layer again, in a backward pass, it meets what it had.
+    Where a checkpoint runs a layer again, it meets what it had.
     """
-    runs = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1
-    return runs and not is_current(made, made_with, tensors)
+    return not torch.compiler.is_compiling() and not runs_again() and not is_current(made, made_with, tensors)
+
+
+def runs_again() -> bool:
+    """Returns whether a checkpoint runs a layer again, in a backward pass."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def parameter(*shape: int) -> nn.Parameter:

@@ -31,15 +31,20 @@ from craft.models.projections import Located, Stacks, find_projections, find_tar
 from craft.ranks import Ranks, resolve_ranks
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.equation import core_offsets, dropout_masks
-from craft.tuners.joint import WideModule, is_current, is_stale, name_linear_layers, versions
+from craft.tuners.joint import WideModule, is_current, is_stale, name_linear_layers, runs_again, versions
 
 PARTS = ("core", "u1", "u2", "u3")
+SEVERAL_PASSES = (
+    "gradient checkpointing runs the layers of an earlier forward pass again, but a later pass has drawn other dropout masks of "
+    "CRAFT's J. Call backward() after each forward pass before the next one, or train with dropout 0."
+)
 
 
 class Stack(nn.Module):
     """One projection of all layers.
 
     `cores` are M of each layer, in the dtype of the layers' products, and `masks` the dropout masks of J1, J2, J3 in them.
+    `_open` is the number of passes since the first one whose masks a checkpoint may want again, with the versions of J.
     `squared_norm` is ‖W‖² of the stack; NaN where the factors came without their singular values.
     """
 
@@ -82,6 +87,7 @@ class Stack(nn.Module):
         self.cores: tuple[Tensor, ...] | None = None
         self.masks: tuple[Tensor, ...] | None = None
         self._made_with: list[tuple[Tensor, int]] = []
+        self._open: tuple[int, list[int]] = (0, [])
         self._casts: dict[Any, Tensor] = {}
 
     def ready(self) -> TuckerFactors:
@@ -149,9 +155,17 @@ class Stack(nn.Module):
             with torch.inference_mode(False), torch.no_grad():
                 self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
         self._made_with = [] if compiles else versions(js)
+        if not compiles:
+            passes, present = self._open[0], [version for _, version in self._made_with]
+            passes = passes if self._open[1] == present else 0  # no backward pass goes through an earlier J
+            self._open = (passes + 1 if passes or (drops and learns) else 0, present)
 
     def core_of(self, index: int, js: Sequence[Tensor], dtype: torch.dtype, device: torch.device, training: bool) -> Tensor:
         """Returns M of one layer. A call that went past the hook of the whole model computes the cores here."""
+        if runs_again():
+            passes, self._open = self._open[0], (0, [])
+            if passes > 1:
+                raise RuntimeError(SEVERAL_PASSES)
         if is_stale(self.cores[0] if self.cores else None, self._made_with, js):
             self.prepare(js, dtype, training)
         assert self.cores is not None
@@ -164,7 +178,7 @@ class Stack(nn.Module):
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "cores": None, "masks": None, "_made_with": [], "_casts": {}}
+        return {**self.__dict__, "cores": None, "masks": None, "_made_with": [], "_open": (0, []), "_casts": {}}
 
 
 class CraftAdapter(WideModule):

@@ -272,6 +272,33 @@ def test_a_checkpoint_that_would_run_backward_twice_is_torchs_error(tiny_model: 
         loss(hidden(model)).backward()
 
 
+def test_dropout_under_checkpoints(tiny_model: TinyModel) -> None:
+    """Gradients are those without checkpoints; a backward pass whose masks a later forward pass has replaced is refused."""
+    plain, model = (adapted(tiny_model("llama"), dropout=0.3).train() for _ in range(2))
+    model.base_model.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def step(model: Any) -> list[Tensor]:
+        model.zero_grad()
+        torch.manual_seed(5)
+        with torch.no_grad():
+            hidden(model)
+        loss(hidden(model)).backward()
+        loss(hidden(model)).backward()
+        return [grad.clone() for grad in gradients(model)]
+
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(step(model), step(plain), strict=True))
+    first, _ = loss(hidden(model)), hidden(model)
+    with pytest.raises(RuntimeError, match=r"backward\(\) after each forward pass"):
+        first.backward()
+    move_j(model)  # as an optimizer does
+    step(model)
+    first = loss(hidden(model))
+    with torch.no_grad():
+        hidden(model.eval())
+    with pytest.raises(RuntimeError, match="dropout"):
+        first.backward()
+
+
 def test_autocast_keeps_the_cores_float32(tiny_model: TinyModel) -> None:
     model = adapted(tiny_model("llama")).train()
     exact = hidden(model)
