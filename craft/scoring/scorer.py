@@ -24,7 +24,16 @@ from transformers import PreTrainedTokenizerBase
 
 from craft.processes import Group
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.encoding import Collator, Encoded, EncodedSplits, describe_reading, encode, longest_input, token_key
+from craft.scoring.encoding import (
+    Collator,
+    Encoded,
+    EncodedSplits,
+    describe_reading,
+    encode,
+    longest_input,
+    refuse_words_without_rows,
+    token_key,
+)
 from craft.scoring.passes import compute_by_length, eval_mode
 from craft.scoring.predictions import (
     CREDITS,
@@ -183,6 +192,7 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
 
 def make_scorer(spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Scorer:
     """Makes the scorer of a run and tokenizes its splits. `model` is the base, whose positions bound a text."""
+    refuse_words_without_rows(splits, tokenizer, model)
     if task.kind == "generation":
         return WordScorer(spec, task, splits, tokenizer, model)
     return HeadScorer(spec, task, splits, tokenizer, model)

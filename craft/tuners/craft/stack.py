@@ -35,8 +35,8 @@ from craft.tuners.joint import WideModule, is_current, is_stale, name_linear_lay
 
 PARTS = ("core", "u1", "u2", "u3")
 SEVERAL_PASSES = (
-    "gradient checkpointing runs the layers of an earlier forward pass again, but a later pass has drawn other dropout masks of "
-    "CRAFT's J. Call backward() after each forward pass before the next one, or train with dropout 0."
+    "gradient checkpointing runs the layers of an earlier forward pass again, but a later pass has drawn other dropout masks "
+    "of CRAFT's J. Call backward() after each forward pass before the next one, or train with dropout 0."
 )
 
 

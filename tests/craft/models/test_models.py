@@ -11,6 +11,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, BertConfig, BertModel
@@ -21,6 +22,8 @@ from craft.models import files as models
 from craft.models.files import MINILM, MINILM_SHA256
 from craft.models.loading import head_names, load_model, load_tokenizer, meta_model, refuse_other_words
 from craft.results import ModelUnavailable, ModelUnsuited
+from craft.scoring.encoding import refuse_words_without_rows
+from craft.tasks.splits import Splits
 from craft.trainer.adapter_folder import load_adapter, save_adapter
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}
@@ -161,6 +164,10 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Pa
     model.resize_token_embeddings(30_522, mean_resizing=False)
     tokenizer.add_tokens(["<image>"])  # Gemma's rows end before it
     refuse_other_words("m", tokenizer, model)
+    texts, more = (Dataset.from_dict({"text": [text], "label": [0]}) for text in ("an image", "look: an <image> of a cat"))
+    refuse_words_without_rows(Splits(texts, texts, {"": texts}, "", {}), tokenizer, model)
+    with pytest.raises(ValueError, match=r"a text holds '<image>', .* no row for: 'look: an <image> of a cat'"):
+        refuse_words_without_rows(Splits(texts, texts, {"": more}, "", {}), tokenizer, model)
     tokenizer.add_special_tokens({"pad_token": "[MORE]"})
     with pytest.raises(ModelUnsuited, match=r"the pad_token '\[MORE\]' .* 30,523, and the model has rows 0 to 30,521"):
         refuse_other_words("m", tokenizer, model)
