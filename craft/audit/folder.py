@@ -74,7 +74,7 @@ class Folder:
         return self.peft_type == "MILORA" or (isinstance(start, str) and start.lower() not in STAYS)
 
     @property
-    def words(self) -> int | None:
+    def embedding_rows(self) -> int | None:
         """The rows of its own embeddings; None if it has the base's."""
         return next((shape[0] for name, shape in self.shapes.items() if _VOCABULARY.fullmatch(name)), None)
 
@@ -116,9 +116,9 @@ class Folder:
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
         model = self.load_base(kind, labels, pad_token_id)
-        if self.words is not None and self.words != model.get_input_embeddings().num_embeddings:
+        if self.embedding_rows is not None and self.embedding_rows != model.get_input_embeddings().num_embeddings:
             with quiet_libraries():
-                model.resize_token_embeddings(self.words)
+                model.resize_token_embeddings(self.embedding_rows)
         return attach_adapter(model, self.path, self.base).eval().to(compute_device())
 
 

@@ -156,10 +156,10 @@ class Result:
     @cached_property
     def front(self) -> pd.DataFrame:
         """Every configuration as in `front.csv`, by its cost; `on_front` marks the front."""
-        from orchestrator.review.front_tables import ALWAYS, ranked, row_of
+        from orchestrator.review.front_tables import ALWAYS, ranked, record_of
 
         objectives = self.record.sweep.objectives
-        return _table((row_of(summary) for summary in ranked(self.record.summaries, objectives)), (*ALWAYS, *objectives))
+        return _table((record_of(summary) for summary in ranked(self.record.summaries, objectives)), (*ALWAYS, *objectives))
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -280,9 +280,9 @@ def judge(frame: Any, *, within: float | None = None, **said: Any) -> Judgement:
         said: what columns are, where the table does not say it: the options of `craft-sweeps judge` (`Call`).
     """
     from orchestrator.review.run_columns import Call
-    from orchestrator.review.run_table import read_table, rows_of
+    from orchestrator.review.run_table import read_table, rows_of_frame
 
-    rows = Path(frame) if isinstance(frame, str | Path) else rows_of(frame)
+    rows = Path(frame) if isinstance(frame, str | Path) else rows_of_frame(frame)
     table = read_table(rows, Call(**said), within)
     return Judgement(table.record, table.read, table.lacks)
 

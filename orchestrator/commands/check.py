@@ -122,12 +122,12 @@ def _on_cluster(plan: Plan, storage: str, shared: Shared, address: str | None, m
             found.append(Finding("bad" if few else "good", "machines", f"{present} of {machines} have joined", few))
         for share in plan.sweep.shares:
             if slots := cluster.slots(share):
-                fitting = f"{slots} {plural(slots, 'trial')} at once, each with {share.words()}"
+                fitting = f"{slots} {plural(slots, 'trial')} at once, each with {share.describe()}"
                 found.append(Finding("good", "room", fitting))
             else:
                 remedy = f"{'' if alone else 'only if the cluster grows; or '}lower `resources`"
                 remedy += ", or give more by --address" if alone else ""
-                fitting = f"no trial fits now: each asks for {share.words()}"
+                fitting = f"no trial fits now: each asks for {share.describe()}"
                 found.append(Finding("bad" if alone else "doubt", "room", fitting, remedy))
         found += [] if address is None else _machines(plan, storage, shared.fingerprints)
         requested = [share.gpu / share.count for share in plan.sweep.shares if share.gpu]
@@ -184,7 +184,7 @@ def _together(plan: Plan, shared: Shared) -> Iterator[Finding]:
     """Takes a step of a trial of each number of processes above 1, in those processes."""
     from orchestrator.tune.crew import try_steps
 
-    firsts = {trial.resources.words(): trial for trial in plan.trials or plan.examples if trial.resources.count > 1}
+    firsts = {trial.resources.describe(): trial for trial in plan.trials or plan.examples if trial.resources.count > 1}
     for trial in firsts.values():
         training = trial.run.training
         batch = training.batch_size * training.gradient_accumulation

@@ -204,7 +204,7 @@ def idle_line(gpus: float) -> Line:
 def _line_of(plan: Plan, share: Resources, card: Gpu | None, machines: Sequence[float]) -> Line:
     needs, how = _needs(plan, share, card.bytes if card else None)
     most, lacking, idle = max(needs.values(), default=0), list[str](), 0.0
-    parts = [f"{share.words()}, about {format_bytes(most)} each"] if most else [share.words()]
+    parts = [f"{share.describe()}, about {format_bytes(most)} each"] if most else [share.describe()]
     parts += [how] if how else []
     if share.gpu and card is not None:
         available = min(share.gpu, 1.0) * card.bytes

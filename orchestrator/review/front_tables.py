@@ -182,11 +182,11 @@ def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) 
     def written(value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
-    rows = (row_of(summary) for summary in ranked(summaries, objectives))
+    rows = (record_of(summary) for summary in ranked(summaries, objectives))
     write_table(path, ({name: written(value) for name, value in row.items()} for row in rows), ALWAYS)
 
 
-def row_of(summary: Summary) -> dict[str, Any]:
+def record_of(summary: Summary) -> dict[str, Any]:
     """Returns the parameters and cells of a configuration by the names of their columns in front.csv."""
     return summary.parameters | flat_cells(summary)
 

@@ -25,7 +25,7 @@ from orchestrator.record.resume import copied_from
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.past_sweep import NoSuchSweep, find_folder, find_run
-from orchestrator.review.progress import SILENT_SECONDS, Progress, is_recent, read_status, status_of
+from orchestrator.review.progress import SILENT_SECONDS, Progress, is_recent, progress_of, read_status
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
@@ -80,7 +80,7 @@ def _of_run(run: Any, reader: StoreReader) -> SweepPart:
 
     def read() -> Progress:
         state, now = read_state(reader.log(run)), time.time()
-        report = status_of(state, Path(name), None, now)
+        report = progress_of(state, Path(name), None, now)
         # A store has no driver that could be asked.
         return report.model_copy(update={"phase": "running"}) if is_recent(state, now) else report
 

@@ -235,10 +235,10 @@ def read_status(folder: Path) -> Progress:
     """Returns how far the sweep in a folder is at this moment, with its answer."""
     state = read_state(SweepFolder(folder).record)
     check_name(folder, state)
-    return status_of(state, folder, holder_of(folder.absolute()), time.time())
+    return progress_of(state, folder, holder_of(folder.absolute()), time.time())
 
 
-def status_of(state: State, folder: Path, holder: Holder | None, now: float) -> Progress:
+def progress_of(state: State, folder: Path, holder: Holder | None, now: float) -> Progress:
     """Returns the progress of the sweep in a folder with its answer and the next commands."""
     report = progress(state, now, alive=holder.is_alive if holder is not None else False)
     if report.phase == "lost":  # nothing runs, as after an end

@@ -79,7 +79,7 @@ def read_table(source: Path | Rows, call: Call | None = None, within: float | No
     return RunTable(record, read, lacks)
 
 
-def rows_of(frame: Any) -> Rows:
+def rows_of_frame(frame: Any) -> Rows:
     records = frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
     names = dict.fromkeys(name for record in records for name in record)
     return Rows("the table", {str(name): [record.get(name) for record in records] for name in names})

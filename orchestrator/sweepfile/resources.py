@@ -135,7 +135,7 @@ class Resources(Settings):
             return int(has.get(name, 0)) * times(1, self.asked[name])
         return times(has.get(name, 0), self.asked[name])
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`, or `2 processes, each with cpu 4, gpu 1`."""
         amounts = ", ".join(words_of(name, amount) for name, amount in self.asked.items())
         return amounts if self.count == 1 else f"{self.count} processes, each with {amounts}"

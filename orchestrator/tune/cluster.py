@@ -137,8 +137,8 @@ class Cluster:
             (machine,) = self.machines
             has = ", ".join(words_of(name, machine[name]) if name in machine else f"no {name}" for name in resources.asked)
             raise ValueError(
-                f"a trial asks for {resources.words()} and this machine has {has}: lower `resources`, or give --address of a "
-                "cluster that has them."
+                f"a trial asks for {resources.describe()} and this machine has {has}: lower `resources`, or give --address of "
+                "a cluster that has them."
             )
 
 
@@ -164,7 +164,7 @@ def machines() -> list[dict[str, float]]:
 
 def missing(waiting: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> str:
     """Returns what the first waiting trial asks for, if no machine is large enough for any that waits; empty if one is."""
-    return waiting[0].words() if waiting and not any(resources.slots(*machines) for resources in waiting) else ""
+    return waiting[0].describe() if waiting and not any(resources.slots(*machines) for resources in waiting) else ""
 
 
 def refuse_running_ray() -> None:

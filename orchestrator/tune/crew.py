@@ -61,8 +61,8 @@ class _Follower:
         load_inherited()
         keep_to_share(settings.gpu, gpus)
         try:
-            with drain_notice() as must_leave:
-                follow_first(key, part, settings, must_leave)
+            with drain_notice() as why_leave:
+                follow_first(key, part, settings, why_leave)
         except Exception:
             os._exit(1)  # closes its connections
 
@@ -139,7 +139,7 @@ def try_steps(job: Job, shared: Callable[[RunSpec], AbstractContextManager[None]
     group = ray.util.placement_group(factory.bundles, factory.strategy)
     try:
         if not group.wait(timeout_s):
-            return f"no machine had room for {resources.words()} within {timeout_s:g} s"
+            return f"no machine had room for {resources.describe()} within {timeout_s:g} s"
         placed = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
         remote: Any = ray.remote(max_retries=0)(_run_alone)
         task = remote.options(**_options(resources), scheduling_strategy=placed).remote(job, shared)
@@ -222,8 +222,8 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             tune.report(message, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        with gathered(config["key"], settings, resources_of(config)) as shared, drain_notice() as must_leave:
-            work(config["key"], config["job"], shared, report, must_leave)
+        with gathered(config["key"], settings, resources_of(config)) as shared, drain_notice() as why_leave:
+            work(config["key"], config["job"], shared, report, why_leave)
 
     return run
 

@@ -210,7 +210,7 @@ def together(trial: PlannedTrial, settings: WorkerSettings, gpu: Gpu | None) -> 
     return train_together(train_of(settings.train), settings.crew, way, seconds)
 
 
-def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Callable[[], str | None]) -> None:
+def follow_first(key: str, part: Part, settings: WorkerSettings, why_leave: Callable[[], str | None]) -> None:
     """Trains a trial with the process that has begun it. An error is left for that process, too."""
     from craft.processes import leave_cause
     from craft.trainer.together import follow
@@ -222,7 +222,7 @@ def follow_first(key: str, part: Part, settings: WorkerSettings, must_leave: Cal
 
             def on_step(_step: int, _total: int) -> None:
                 heartbeat.beat()
-                if why := must_leave():
+                if why := why_leave():
                     raise Leave(why)
 
             heartbeat.beat()

@@ -51,7 +51,7 @@ def work(
     job: str,
     settings: WorkerSettings,
     report: Report,
-    must_leave: Callable[[], str | None] = lambda: None,
+    why_leave: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Runs the job given as JSON to its end, reporting progress with checkpoints and at last the results of its trials."""
     try:
@@ -71,7 +71,7 @@ def work(
         report(_prevented(key, version), None)
         return
     with guarded(settings, key) as (scratch, heartbeat):
-        _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
+        _Attempt(todo, settings, report, scratch, heartbeat, why_leave).run()
 
 
 def _prevented(key: str, why: str) -> dict[str, Any]:
@@ -96,10 +96,10 @@ class _Attempt:
         report: Report,
         scratch: Path,
         heartbeat: Heartbeat,
-        must_leave: Callable[[], str | None],
+        why_leave: Callable[[], str | None],
     ) -> None:
         self._job, self._settings, self._report, self._scratch = job, settings, report, scratch
-        self._heartbeat, self._must_leave = heartbeat, must_leave
+        self._heartbeat, self._why_leave = heartbeat, why_leave
         self._reported = time.monotonic()
         self._evaluations: list[dict[str, Any]] = []
         self._began = time.monotonic() - (_process_age() if next(_TRIALS) == 0 else 0.0)
@@ -188,7 +188,7 @@ class _Attempt:
 
     def _on_step(self, step: int, total_steps: int) -> None:
         self._beat()
-        if why := self._must_leave():
+        if why := self._why_leave():
             raise Leave(why)
 
 

@@ -143,7 +143,7 @@ def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> No
     tokenizer.save_pretrained(tmp_path / "whole")
     data = _data(tmp_path, [(f"<ask> {at}", f"<reply> {at}") for at in range(12)])
     audit = audit_adapter(tmp_path / "whole", data, within=100, to=tmp_path / "cut")
-    assert audit.folder.words == len(tokenizer)
+    assert audit.folder.embedding_rows == len(tokenizer)
     before, after = (load_file(tmp_path / name / WEIGHTS_FILE) for name in ("whole", "cut"))
     embeddings = [name for name in before if "embed_tokens" in name]
     assert embeddings

@@ -22,7 +22,7 @@ from orchestrator.results.answer import answer_of
 from orchestrator.review import progress
 from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.review.progress import read_status, status_of
+from orchestrator.review.progress import progress_of, read_status
 from tests.orchestrator.commands.test_reports import checked, value
 from tests.orchestrator.logged import SweepLog, entry
 from tests.orchestrator.recorded import printed
@@ -132,7 +132,7 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     write, holder, expected, lines = CASES[name]
     log = SweepLog(tmp_path / "demo")
     write(log)
-    report = status_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
+    report = progress_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
     fields = checked(report)
     if name != "empty" and holder is not HERE and holder is not AWAY:
         assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
