@@ -102,6 +102,15 @@ def test_four_times_the_rows() -> None:
     assert f"each size has {sst2} points more on SST-2, {qqp} on QQP, {stsb} on STS-B." in readme
 
 
+def test_adapters_in_the_upper_layers() -> None:
+    page, records = " ".join(FRONTS.read_text().split()), [RECORDS / f"{name}.csv" for name in ("rows-1000", "layers")]
+    scores = pd.concat(map(pd.read_csv, records)).groupby(["label", "task"])["metric.score"].mean()
+    lora, craft = (scores[name] - scores[f"{name}, top 3"] for name in ("LoRA r8, q v", "CRAFT 128, q v"))
+    assert "loses {2:.1f} points on STS-B, {1:.1f} on SST-2 and {0:.1f} on QQP".format(*lora) in page
+    assert "CRAFT {2:.1f}, {1:.1f} and {0:.1f}. A step".format(*craft) in page
+    assert round((scores["LoRA r8, q v, top 3"] - scores["LoRA r8, q v, cut to 1/8"]).max(), 1) == 0.2
+
+
 def test_the_papers_setting() -> None:
     record, page = RECORDS / "paper.csv", FRONTS.read_text()
     summaries = recorded_front.summaries_of(record)
