@@ -114,6 +114,7 @@ class State:
         proposals: what the searcher drew, in order.
         refused: configurations that break a constraint, by id.
         started: the start of the present or last session; None before the first.
+        earlier_pace: `pace` at the end of the session before it.
         held: the request to pause; None while jobs may start.
         answered: names of the requests that were answered (`orchestrator.driver.request`).
     """
@@ -128,6 +129,7 @@ class State:
     decisions: tuple[events.Decided, ...] = ()
     refused: Mapping[str, events.Refused] = field(default_factory=dict)
     started: events.SessionStarted | None = None
+    earlier_pace: float = 1.0
     ended: events.SessionEnded | None = None
     underway: events.Underway | None = None
     files: tuple[str, ...] = ()
@@ -168,9 +170,9 @@ class State:
 
     @property
     def pace(self) -> float:
-        """How many seconds of training the last session did in a second; 1 where none has ended."""
+        """How many seconds of training the last session did in a second; that of the one before where none has ended."""
         if self.started is None:
-            return 1.0
+            return self.earlier_pace
         began = self.started.time
         seconds = sum(  # a resumed training has the seconds of earlier sessions, too
             min(entry.result.seconds, entry.changed - began)
@@ -178,7 +180,7 @@ class State:
             if entry.result is not None and entry.changed >= began
         )
         last = self.ended.time if self.ended is not None else max((entry.changed for entry in self.trainings), default=0.0)
-        return seconds / (last - began) if seconds > 0 and last > began else 1.0
+        return seconds / (last - began) if seconds > 0 and last > began else self.earlier_pace
 
     @property
     def reported(self) -> list[Entry]:
@@ -247,7 +249,7 @@ def _session_started(state: State, event: events.SessionStarted) -> State:
         for entry in state.entries.values()
         if entry.phase in ("running", "paused") or (entry.ended and entry.result and not entry.result.settled)
     ]
-    return state._with(waiting, wanted={}, started=event, ended=None, underway=None)
+    return state._with(waiting, wanted={}, started=event, earlier_pace=state.pace, ended=None, underway=None)
 
 
 def _reopened(state: State, event: events.Reopened) -> State:

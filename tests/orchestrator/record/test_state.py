@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.events import EVENTS, Event, Opened, Reopened, Reported, SessionEnded, SessionStarted
+from orchestrator.record.events import EVENTS, Ended, Event, Opened, Reopened, Reported, SessionEnded, SessionStarted, Wanted
 from orchestrator.record.log import Log, read_events, read_state
 from orchestrator.record.state import State, fold, new_rows
+from tests.orchestrator import logged
 
 KEYS = ["a", "b", "c"]
 NUMBERS = st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -128,3 +129,16 @@ def test_a_log_is_read_as_it_was_written_from_any_event_on(history: list[Event],
         assert [event for event, _ in events] == history
         assert [event for event, _ in read_events(path, offset)] == history[place:]
         assert read_state(path) == fold(history)
+
+
+def test_a_session_has_the_pace_of_the_one_before_until_a_training_has_ended() -> None:
+    def session(time: float) -> SessionStarted:
+        return SessionStarted(**logged.started(), time=time)
+
+    trainings = [logged.entry(seed=seed) for seed in range(4)]
+    wanted = Wanted(keys=[each.key for each in trainings], trials=[each.trial for each in trainings])
+    ends = [Ended(result=replace(logged.finished(each), seconds=100.0), time=100.0) for each in trainings]
+    first = fold([session(0.0), wanted, *ends[:3], SessionEnded(status="interrupted", time=100.0)])
+    again = fold([session(500.0), wanted], first)
+    assert [first.pace, again.pace] == [3.0, 3.0]
+    assert again.after(replace(ends[3], time=600.0)).pace == 1.0
