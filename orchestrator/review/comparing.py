@@ -23,7 +23,9 @@ from typing import Literal
 from pydantic import Field, InstanceOf
 from rich.console import Console
 
+from craft.results import METRIC, POSITIVE
 from craft.scoring.predictions import Prediction
+from craft.tasks import TASKS
 from craft.words import list_some, plural
 from orchestrator.results.intervals import Comparison, compare
 from orchestrator.results.luck import difference, luck_of_both
@@ -99,7 +101,7 @@ def compare_sweeps(
     same = first is second or "" != first.state.sweep_id == second.state.sweep_id  # a table has no id
     if same and sides[0].configuration == sides[1].configuration:
         raise ValueError(f"{names[0]} would be compared with itself; name two by {' and '.join(dict.fromkeys(flags))}")
-    if unlike := list(_differences(*sides)):
+    if unlike := list(_differences(metric, *sides)):
         raise ValueError(
             "\n  ".join([f"{names[0]} and {names[1]} do not compare, their scores mean different things:", *unlike])
         )
@@ -158,20 +160,21 @@ def compare_summaries(
     return compare(scores[0], scores[1], luck, choice, max(row.rounding for row in rows), pooled)
 
 
-def _differences(*sides: SidePart) -> Iterator[str]:
+def _differences(metric: str, *sides: SidePart) -> Iterator[str]:
     sweeps = [side.record.sweep for side in sides]
     models, protocols = [(sweep.model, sweep.revision) for sweep in sweeps], [sweep.protocol for sweep in sweeps]
     if models[0] != models[1]:
         yield "model: " + " against ".join(" at ".join(filter(None, model)) for model in models)
     if protocols[0] != protocols[1]:
         yield f"protocol: {protocols[0]} against {protocols[1]}"
-    facts = [_data(side) for side in sides]
+    facts = [_data(side, (*DATA_FACTS, METRIC, POSITIVE) if metric == "score" else DATA_FACTS) for side in sides]
     for task in sorted(facts[0].keys() & facts[1].keys()):
         for name in sorted(facts[0][task].keys() & facts[1][task].keys()):
             values = [by_task[task][name] for by_task in facts]
             if values[0] != values[1]:
                 yield f"data of {task}: {name.replace('_', ' ')} {values[0][:12]} against {values[1][:12]}"
-    if sweeps[0].data.generation != sweeps[1].data.generation and any(task.startswith("commonsense") for task in facts[0]):
+    tasks = filter(None, (sweeps[0].data.own(task) or TASKS.get(task) for task in facts[0]))
+    if sweeps[0].data.generation != sweeps[1].data.generation and any(task.kind == "generation" for task in tasks):
         yield "data: how answers are generated and scored (data.generation)"
 
 
@@ -199,9 +202,9 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> SidePart:
     )
 
 
-def _data(side: SidePart) -> dict[str, dict[str, str]]:
+def _data(side: SidePart, names: Sequence[str]) -> dict[str, dict[str, str]]:
     by_task = {entry.trial.task: result.facts for entry in side.entries if (result := entry.finished)}
-    return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in by_task.items()}
+    return {task: {name: str(facts[name]) for name in names if name in facts} for task, facts in by_task.items()}
 
 
 def _advice(comparison: Comparison) -> str:

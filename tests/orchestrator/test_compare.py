@@ -37,9 +37,10 @@ FOUR = (0, 1, 2, 3)
 def sweeps(here: Path) -> None:
     """`new` and `old`: the old sweep's other configuration reports more, but was worse where the search could see."""
     other = over_seeds(99, 99, 99, 99, search=50)
-    record(here / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR)
+    record(here / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR, facts={"metric": "accuracy"})
     record(here / "old", {"LoRA r1": (200, over_seeds(*OLD, search=79)), "LoRA r9": (900, other)}, seeds=FOUR)
-    changes = ({"model": "other/model"}, {"protocol": "customary"}, {"facts": {"data_fingerprint": "e" * 64}})
+    facts: tuple[dict[str, Any], ...] = ({"data_fingerprint": "e" * 64}, {"metric": "macro_f1"})
+    changes = ({"model": "other/model"}, {"protocol": "customary"}, *({"facts": each} for each in facts))
     for number, change in enumerate(changes):
         record(here / f"other{number}", {"LoRA r1": (200, over_seeds(*OLD))}, seeds=FOUR, **change)
 
@@ -116,6 +117,7 @@ def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, compare: C
         (("new", "other1"), 2, "honest against customary"),
         (("new", "other2"), 2, "data of toy/sentiment: data fingerprint ffffffffffff against eeeeeeeeeeee"),
         (("new", "old", "--configuration-a", "nonesuch"), 2, "--configuration-a 'nonesuch'"),
+        (("new", "other3"), 2, "data of toy/sentiment: metric accuracy against macro_f1"),
         (("new", "old", "--metric", "f1"), 1, "none with f1"),
         (("new", "old", "--configuration-b", "under:10"), 1, "at most 10"),
     ],
