@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -121,10 +121,11 @@ def tunings_of(entries: Sequence[Entry]) -> dict[str, Tuning]:
         group, size = trainings[-1].configuration, [*by_task.values()][-1].parameters.get("cut_to")
         source = next((training.transferred for training in trainings[::-1] if training.transferred), None)
         chosen, label = {task: trial.parameters for task, trial in by_task.items()}, source and labels.get(source, source)
+        lucks = {} if source is None else lucks_of_tuning(groups.get(source, {}).get(None, []))
         if group in groups:
-            tunings[name] = _tuning(groups[group], size, chosen, label)
+            tuning = _tuning(groups[group], size, chosen, label)
+            tunings[name] = replace(tuning, lucks={**lucks, **tuning.lucks})
         elif source is not None:
-            lucks = lucks_of_tuning(groups.get(source, {}).get(None, []))
             tunings[name] = Tuning(1, values=_values([RATE], chosen), lucks=lucks, transferred=label)
         elif groups:
             tunings[name] = Tuning(1)

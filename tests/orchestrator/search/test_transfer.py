@@ -91,6 +91,7 @@ def test_a_configuration_says_whose_rate_it_has(tmp_path: Path) -> None:
         8: "learning_rate 0.003, as LoRA r4, q v",
         16: "learning_rate 0.003, 6 trials, 1 min 00 s",
     }
+    assert all(summary.tuning.lucks.keys() == summary.tasks.keys() for summary in summaries), "also where the rate is another's"
     words = caption(summaries, plan.sweep.objectives)
     assert "each tuned by 5 to 8 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
     past = [summary for summary in read_folder(plan.sweep.folder).summaries if summary.complete]
