@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, computed_field
 
 from craft.words import list_some, percent, plural, points
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.front import HEAD, SEEDS, above_guessing, judge_state, leaders, may_score, not_shown_to_beat_head
 from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
@@ -171,8 +171,7 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     trained = [entry for entry in state.trainings if entry.trial.configuration in names and entry.finished and entry.report]
     results = [entry.result for entry in trained if entry.result is not None and entry.result.steps]
     passes = min((entry.report.epoch for entry in trained if entry.report is not None), default=math.inf)
-    every, last = state.sweep.training.evaluate_every, [result.facts.get("best_step") == result.steps for result in results]
-    rising = bool(last) and all(last) and isinstance(every, float) and passes > (EVALUATIONS - 0.5) * every
+    rising = bool(trained) and all(_still_rose(entry) for entry in trained)
     if not results or not (passes < 1 or rising):
         return reply
     how = f"trained for {passes:.1f} of a pass over its rows" if passes < 1 else ""
@@ -182,7 +181,9 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
         return reply
     most = math.ceil(PASSES * max(result.steps for result in results) / passes)
     sweep, every = state.sweep, sum(entry.result.seconds for entry in state.trainings if entry.result is not None)
-    longer = {"training.epochs": PASSES} if sweep.training.max_steps is None else {"training.max_steps": most}
+    longer: dict[str, Any] = {"training.epochs": PASSES} if sweep.training.max_steps is None else {"training.max_steps": most}
+    if (limit := sweep.budget.wall_clock_seconds) is not None:
+        longer["budget.wall_clock"] = f"{math.ceil(PASSES / passes * limit)}s"
     time = describe_price(PASSES / passes * every / state.pace)
     proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
     layers: list[Mapping[str, Any]] = [*sweep.task_training.values()]
@@ -190,6 +191,15 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     of_their_own = any({"epochs", "max_steps"} & layer.keys() for layer in layers)  # which `training` does not change
     changes = {} if of_their_own else {"name": f"{sweep.name}-longer", **longer}
     return _proposing(replace(reply, p_decides=None), proposal, changes, state)
+
+
+def _still_rose(entry: Entry) -> bool:
+    """Returns whether the best of at least EVALUATIONS evaluations of a training was its last one."""
+    result, report, every = entry.result, entry.report, entry.trial.parameters.get("evaluate_every")
+    chosen = entry.trial.parameters.get("select") == "best" and isinstance(every, int | float)
+    if not chosen or result is None or report is None or result.facts.get("best_step") != result.steps:
+        return False
+    return report.epoch > (EVALUATIONS - 0.5) * every
 
 
 def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) -> Answer:
@@ -224,9 +234,10 @@ def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: Sta
         return _with_other_rates(reply, complete, best, state)
     idle = {summary.configuration for summary in not_shown_to_beat_head(summaries)}
     # All seeds together may say that the head alone is not enough where the pairs of few show no difference.
-    may = (row for row in complete if row.method == HEAD and row.counts.get(P_ENOUGH, 1.0) > 1 - state.sweep.enough.sure)
-    head = next(may, None)
-    if head is not None and idle and all(row.method == HEAD or row.configuration in idle for row in complete):
+    may = [row for row in complete if row.method == HEAD and row.counts.get(P_ENOUGH, 1.0) > 1 - state.sweep.enough.sure]
+    head = max(may, key=lambda row: row.value("search_score"), default=None)
+    shown = any(row.enough or row.configuration not in idle for row in complete if row.method != HEAD)
+    if head is not None and idle and not shown:
         return _with_other_rates(_head_alone(complete, head, best), complete, best, state)
     if not all(P_ENOUGH in summary.counts for summary in complete):
         return _without_probabilities(complete, best, state)

@@ -44,16 +44,18 @@ def above_guessing(complete: Sequence[Summary]) -> bool:
     """Returns whether any trial is shown to be above blind answers; True where their score is not known.
 
     Of n trials without any skill the luckiest is above a 95 % interval's end far more often than one is, so the intervals over
-    the scored examples are those of Bonferroni. The s-th seed counts as s² seeds: what one seed shows no further seed takes
-    back, and all together err less than twice as often as one. How seeds spread is not asked: no seed has skill by luck.
+    the scored examples are those of Bonferroni. The s-th seed that was asked for counts as s² seeds: what one seed shows no
+    further seed takes back, and all together err less than twice as often as one. How seeds spread is not asked: no seed has
+    skill by luck.
     """
     from scipy.special import ndtri
 
     return any("random_guessing" not in summary.counts for summary in complete) or any(
-        score + float(ndtri(0.025 / len(complete) / place**2) / ndtri(0.975)) * summary.sampling[0]
+        scores[seed] + float(ndtri(0.025 / len(complete) / place**2) / ndtri(0.975)) * summary.sampling[0]
         > summary.value("random_guessing")
         for summary in complete
-        for place, score in enumerate(by_seed(summary.scores, summary.tasks).values(), 1)
+        for scores in [by_seed(summary.scores, summary.tasks)]
+        for place, seed in enumerate((seed for seed in dict.fromkeys(seed for _, seed in summary.scores) if seed in scores), 1)
     )
 
 

@@ -182,9 +182,9 @@ def sampling_reach(metrics: Mapping[str, float], examples: float, metric: str = 
     Args:
         metric: the name of the score in `craft.tasks.metrics.METRICS`, whose row says of what kind it is; a share if empty.
     """
-    if not examples > 1:
-        return 0.0, 0.0
     score, row = metrics["score"] / 100, METRICS.get(metric)
+    if not examples >= (2 if row is not None and row.kind == "regression" else 1):
+        return 0.0, 0.0
     if (error := metrics.get(f"{metric}_error")) is not None:
         return (1.96 * error,) * 2
     if row is not None and row.kind == "regression":

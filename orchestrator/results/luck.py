@@ -42,6 +42,7 @@ def shared_variance(credits: Numbers) -> float:
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
     """Returns the mean `shared_variance` of a configuration, without the effect of the examples on all of them; None if one
     lacks credits. One configuration's own estimate is too uncertain: where it happens to be 0, its probabilities are too sure.
+    Equal answers do not show that there is no difference, so each has the error of half a row, as in `draw_luck`.
 
     Args:
         by_all: the variance of the mean over seeds by all its luck, also by what each seed draws again.
@@ -50,7 +51,7 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
         return None
     # One seed does not show which part of its luck another seed would share.
     summaries = several if len(several := [summary for summary in summaries if summary.score.n > 1]) > 1 else summaries
-    total = 0.0
+    total, halves = 0.0, 0.0
     tasks = list(summaries[0].tasks)
     for task in tasks:
         tables = [by_seed(summary.credits, task) for summary in summaries]
@@ -59,7 +60,8 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
         common = np.mean([table.mean(axis=0) for table in tables], axis=0)
         rests = [table - common for table in tables]
         total += sum(shared_variance(residual.mean(axis=0, keepdims=True) if by_all else residual) for residual in rests)
-    return max(0.0, total) / (len(summaries) - 1) / len(tasks) ** 2
+        halves += (100 / summaries[0].graded.get(task, math.inf)) ** 2 / 2
+    return (max(0.0, total) / (len(summaries) - 1) + halves) / len(tasks) ** 2
 
 
 def difference(first: Credits, second: Credits, graded: Mapping[str, float]) -> tuple[float, float] | None:

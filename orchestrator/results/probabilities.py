@@ -143,7 +143,7 @@ def _without_effects(scores: Sequence[dict[int, float]], shared: float, variance
 
 
 def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: float) -> dict[str, dict[str, float]]:
-    """Returns the counts that `with_probabilities` adds, by configuration; empty without evidence or costs."""
+    """Returns the counts that `with_probabilities` adds, by configuration; empty without evidence. P(front) only with costs."""
     observed = evidence(complete, objectives, within)
     if observed is None:
         return {}
@@ -151,23 +151,23 @@ def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: 
     costs = np.array([[summary.value(name) for name in exact] for summary in complete], dtype=float).reshape(
         len(complete), len(exact)
     )
-    if not np.isfinite(costs).all():
-        return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
     scores = observed.draw()
     expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
     expected = np.minimum(
         expected, [max(summary.range[1], summary.score.mean) for summary in complete]
     )  # the model has no bounds
+    known, front = np.isfinite(costs).all(axis=1), np.full(len(complete), math.nan)  # what is cut has no seconds of its own
+    front[known] = shares(scores[:, known], costs[known])
     columns = {
-        P_FRONT: shares(scores, costs),
+        P_FRONT: front,
         P_ENOUGH: shares(scores, np.zeros((len(complete), 1)), within),
         EXPECTED: expected,
     }
     if (shared := luck(complete)) is not None:
         columns[LUCK] = np.full(len(complete), math.sqrt(shared))
     return {
-        summary.configuration: {name: float(values[row]) for name, values in columns.items()}
+        summary.configuration: {name: float(values[row]) for name, values in columns.items() if math.isfinite(values[row])}
         for row, summary in enumerate(complete)
     }
 

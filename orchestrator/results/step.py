@@ -329,7 +329,7 @@ def rate_end(summary: Summary, summaries: Sequence[Summary]) -> tuple[str, float
     """Returns the end of three or more learning rates at which a configuration is, as `highest learning_rate`, empty if at
     none; and the next rate beyond. Two rates are no range: each is at an end."""
     if summary.tuning.candidates:
-        return next((end for end in summary.tuning.at_end if RATE in end), ""), math.nan
+        return next((end for end in summary.tuning.at_end if end.split()[1] == RATE), ""), math.nan
 
     def others(row: Summary) -> tuple[Any, ...]:
         return row.method, *sorted((name, str(value)) for name, value in row.parameters.items() if name != RATE)

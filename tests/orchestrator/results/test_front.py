@@ -146,6 +146,13 @@ def test_more_seeds_never_say_less(rows: int, many: int, spread: float) -> None:
     assert one < three <= five
 
 
+def test_the_order_in_which_seeds_came_counts_and_not_their_numbers() -> None:
+    facts = {"metric": "accuracy", "reported_examples": 200, "random_guessing": 50.0}
+    for seeds in ((42, 0, 1), (0, 1, 2)):
+        entries = [entry("a", {"score": 58.0 - 8 * (place > 0)}, seed=seed, facts=facts) for place, seed in enumerate(seeds)]
+        assert above_guessing(summarize_entries(entries)), "what the first seed shows no further one takes back"
+
+
 @pytest.mark.parametrize("many", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_sweeps_without_skill_are_seldom_above(many: int) -> None:
     """Five seeds of answers that were drawn blindly: 2.5 % of sweeps by the first seed, less than twice as many by all."""

@@ -49,6 +49,19 @@ def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
     assert sum(again) / 2 == pytest.approx(half / 2, rel=0.04)
 
 
+@pytest.mark.parametrize(("rows", "sure"), [(20, False), (2000, True)])
+def test_equal_answers_on_few_rows_do_not_show_that_two_are_equal(rows: int, sure: bool) -> None:
+    credits = credits_of(lambda left: 100 * np.ones(rows)[left].mean(), rows)
+    facts = {"metric": "accuracy", "reported_examples": rows, **credits}
+    entries = [
+        entry(name, {"score": 100.0}, seed=seed, counts={"trainable_parameters": size}, facts=facts)
+        for name, size in (("a", 1.0), ("b", 2.0), ("c", 3.0))
+        for seed in range(3)
+    ]
+    smallest, *_ = with_probabilities(summarize_entries(entries), DEFAULT_OBJECTIVES)
+    assert (smallest.counts[P_ENOUGH] > 0.9) == sure
+
+
 def test_a_rare_class_has_the_interval_of_its_few_rows() -> None:
     """By Wilson's interval of all rows it would be a third as wide."""
     random, rows, compute = np.random.default_rng(0), 1000, METRICS["macro_f1"].compute
