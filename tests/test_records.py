@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean
 
 import pandas as pd
 import pytest
@@ -23,7 +22,6 @@ from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks import (
     audited,
     begun,
-    chosen,
     craft_found,
     cuts,
     default,
@@ -134,13 +132,9 @@ def test_the_choice_of_a_rate() -> None:
     assert f"the tuning seed has {chosen_rates}, at the best of those tried, in hindsight, {best_rates}." in page
     tried = _cells(tuned.rates(trials))
     assert all(cell.count("**") == 2 for row in tried for cell in row[1:]), "one rate was chosen for each task"
-    lucks = {name: _mean_luck(RECORDS / f"{name}.csv") for name in ("fair-sst2", "fair")}
-    assert f"by {lucks['fair-sst2']:.2f} points in the mean ({lucks['fair']:.2f} with 300 rows" in page
-
-
-def _mean_luck(record: Path) -> float:
-    rows = _cells(chosen.changes(recorded_front.summaries_of(record)))
-    return fmean(float(luck) for label, luck, *_ in rows if label != "Head alone")
+    fronts = [recorded_front.summaries_of(RECORDS / f"{name}.csv") for name in ("fair-sst2", "fair")]
+    many, few = map(recorded_front.mean_luck, fronts)
+    assert f"by {many:.2f} points in the mean ({few:.2f} with 300 rows" in page
 
 
 def test_the_rates_at_which_methods_begin() -> None:
