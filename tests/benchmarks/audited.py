@@ -21,7 +21,7 @@ MOST = 0.9995
 """Chances are rounded to 0.001 in the record."""
 METHODS_OF = ("sst2", "qqp")
 """Tasks on which adapters of several methods learnt."""
-KINDS = {"cut": "as cut", "trained": "trained on for a tenth of the steps"}
+KINDS = ("cut", "trained")
 
 
 def main() -> None:
@@ -71,23 +71,13 @@ def of_methods(rows: pd.DataFrame) -> Iterable[str]:
         yield f"| {name} | {whole.parameters:,} | {whole.score:.1f} | {' | '.join(cells)} |"
 
 
-def costs(rows: pd.DataFrame) -> Iterable[str]:
-    """Seconds of an audit next to those of the training."""
-    yield "| | seconds, median (range) |"
-    yield "| --- | --- |"
-    kinds = {"whole": "the training"} | {kind: f"the audit, {title}" for kind, title in KINDS.items()}
-    for kind, title in kinds.items():
-        seconds = rows[rows.kind == kind].groupby("adapter").seconds.first()
-        yield f"| {title} | {seconds.median():.0f} ({seconds.min():.0f} to {seconds.max():.0f}) |"
-
-
 def _spread(scores: pd.Series) -> str:
     if scores.empty:
         return "-"
     return f"{scores.mean():.1f}" + (f" ({scores.min():.1f} to {scores.max():.1f})" if len(scores) > 1 else "")
 
 
-TABLES = (verdicts, beside_own, of_methods, costs)
+TABLES = (verdicts, beside_own, of_methods)
 
 
 if __name__ == "__main__":

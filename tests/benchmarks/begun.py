@@ -104,22 +104,11 @@ def table_of(trained: pd.DataFrame) -> Iterable[str]:
         yield f"| {name} | {loss.mean():.2f} | {above} | {' | '.join(cells)} |"
 
 
-def methods_of(trained: pd.DataFrame) -> Iterable[str]:
-    """Yields the mean reported scores of each method at a third of its rate, at its rate, and at three times it."""
-    tasks, means = sorted(trained.task.unique()), trained.groupby(["method", "task", "place"]).score.mean()
-    yield f"| a third, its own rate, three times | {' | '.join(task.rpartition('/')[2] for task in tasks)} |"
-    yield "| --- |" + " --- |" * len(tasks)
-    for method in trained.method.unique():
-        cells = [", ".join(f"{means[method, task, place]:.1f}" for place in (-1, 0, 1)) for task in tasks]
-        yield f"| {method} | {' | '.join(cells)} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="+", help="CSV files of `craft-sweeps export`, one for each task")
     entries = [entry for record in parser.parse_args().records for entry in read_trials(record)]
-    for table in (table_of, methods_of):
-        print("\n".join(table(trainings(entries))), end="\n\n")
+    print("\n".join(table_of(trainings(entries))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables from the record of twelve methods: the rates tried, and what their choice loses.
+"""Tables from the record of twelve methods: what they gain, and what the choice of their rates loses.
 
     python -m tests.benchmarks.tuned docs/measurements/records/fair-sst2.csv
 
@@ -32,23 +32,6 @@ def gains(trials: pd.DataFrame) -> Iterable[str]:
         yield f"| {name} | {' | '.join(f'{value:.1f}' for value in points)} |"
 
 
-def rates(trials: pd.DataFrame) -> Iterable[str]:
-    """Reported scores of the tuning seed at each rate, from the lowest on; bold is the rate of the reported seeds."""
-    tried, chosen = tried_rates(trials), _reported(trials).groupby(["name", "task"])[RATE].first()
-    tasks = sorted(tried.task.unique())
-    yield f"| configuration: its rates | {' | '.join(task.removeprefix('glue/') for task in tasks)} |"
-    yield "| --- |" + " --- |" * len(tasks)
-    for name, rows in tried.groupby("name", sort=False):
-        cells = []
-        for task in tasks:
-            of_task = rows[rows.task == task].sort_values(RATE)
-            bold = of_task[RATE] == chosen[name, task]
-            scores = of_task[SCORE].map("{:.1f}".format)
-            cells.append(", ".join(scores.where(~bold, "**" + scores + "**")))
-        values = ", ".join(f"{rate:g}" for rate in sorted(rows[RATE].unique()))
-        yield f"| {name}: {values} | {' | '.join(cells)} |"
-
-
 def hindsight(trials: pd.DataFrame) -> Iterable[str]:
     """The mean reported score of the tuning seed over configurations and tasks, at the chosen rates and at the best tried."""
     tried, chosen = tried_rates(trials), _reported(trials).groupby(["name", "task"])[RATE].first()
@@ -76,7 +59,7 @@ def _reported(trials: pd.DataFrame) -> pd.DataFrame:
     return _trained(trials[trials.seed != TUNING_SEED])
 
 
-TABLES = (gains, rates, hindsight)
+TABLES = (gains, hindsight)
 
 
 if __name__ == "__main__":
