@@ -1,4 +1,4 @@
-"""Our own tuners on every model family, switched off and loaded again."""
+"""Our own tuners on every model family, switched off, cast and loaded again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model
 from torch import nn
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.models.projections import linear_modules
+from tests.craft.tuners.craft.test_peft_contract import close
 
 OWN = {
     "lotr": {"rank": 3},
@@ -25,6 +27,8 @@ OWN = {
 }
 MORE = OWN | {"ia3": {"projections": ("q", "k", "v", "o", "down")}, "craft": {"ranks": ("all", 6, 7)}}
 """With the tuner of PEFT whose places are found in a way of its own; and CRAFT, which has tests of its own of most of this."""
+JOINT = ("lotr", "superlora", "houlsby", "loretta")
+"""A method of each tuner that has CRAFT's base class."""
 WORDS = torch.arange(12).view(2, 6)
 
 
@@ -58,9 +62,10 @@ def test_every_family_starts_as_it_is_and_comes_back(
     after = out(model)
     assert not torch.allclose(after, before, atol=1e-3), "the adapter changes what the model says"
     model.save_pretrained(str(tmp_path))
-    loaded = PeftModel.from_pretrained(tiny_model(family), str(tmp_path))
-    torch.testing.assert_close(out(loaded), after, atol=1e-5, rtol=1e-5)
-    assert not any(weight.requires_grad for weight in loaded.parameters()), "loaded to be used, not trained"
+    for how in ({}, {"adapter_name": "other"}, {"low_cpu_mem_usage": True}) if method in JOINT else ({},):
+        loaded = PeftModel.from_pretrained(tiny_model(family), str(tmp_path), **how)
+        torch.testing.assert_close(out(loaded), after, atol=1e-5, rtol=1e-5)
+        assert not any(weight.requires_grad for weight in loaded.parameters()), "loaded to be used, not trained"
 
 
 @pytest.mark.parametrize("method", [*OWN, "craft"])
@@ -111,3 +116,47 @@ def test_an_adapter_that_cannot_be_made_leaves_the_others_as_they_were(tiny_mode
     with pytest.raises(ValueError, match="rank is at most 32"):
         model.add_adapter("second", replace(config, r=33))
     assert list(model.base_model.parts) == ["default", "frozen"]
+
+
+def stirred(model: Any, method: str) -> Any:
+    model = put(model, method)
+    stir(model)
+    return model.eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("method", JOINT)
+def test_a_cast_of_the_model_changes_the_outputs_by_rounding(
+    method: str, dtype: torch.dtype, tiny_model: Callable[..., Any]
+) -> None:
+    model = stirred(tiny_model("bert"), method)
+    expected, actual = out(model), out(model.to(dtype))
+    assert actual.dtype == dtype
+    assert {weight.dtype for weight in model.base_model.parts.parameters()} == {torch.promote_types(dtype, torch.float32)}
+    close(actual.to(expected.dtype), expected, 1e-5 if dtype == torch.float64 else 0.05)
+
+
+@pytest.mark.parametrize("method", JOINT)
+def test_all_linear_modules_are_adapted_and_unmerging_warns(method: str, tiny_model: Callable[..., Any]) -> None:
+    config = replace(put(tiny_model("bert"), method).peft_config["default"], target_modules="all-linear")
+    model: Any = get_peft_model(tiny_model("bert"), config)
+    assert {*model.base_model.targeted_module_names} == {*linear_modules(tiny_model("bert"))}
+    with pytest.warns(UserWarning, match="Already unmerged"):
+        model.unmerge_adapter()
+
+
+@pytest.mark.parametrize("method", JOINT)
+def test_a_part_of_the_model_called_by_itself_has_the_present_weights(method: str, tiny_model: Callable[..., Any]) -> None:
+    model, x = stirred(tiny_model("bert"), method), torch.randn(3, 32)
+    part = model.get_base_model().get_submodule(model.base_model.targeted_module_names[0])
+    first = part(x)
+    out(model)
+    assert torch.equal(part(x), first)
+    with torch.no_grad():
+        for weight in model.base_model.parts.parameters():
+            weight.mul_(1.5)
+        second = part(x)
+    assert part(x).requires_grad
+    assert not torch.equal(second, first)
+    out(model)
+    assert torch.equal(part(x), second)
