@@ -252,17 +252,11 @@ def _drive_session(folder: Path, plan: Plan, train: Train, settings: dict[str, A
     return main(arguments)
 
 
-def kill_at_random(
-    folder: Path, times: int, draw: random.Random, to_the_end: bool = True, part: range | None = None
-) -> Iterator[str]:
+def kill_at_random(folder: Path, times: int, draw: random.Random) -> Iterator[str]:
     """Kills the driver of a 12-trial sweep with -9 at random moments, resuming each time, and then lets it end.
 
     Asserts that no result ever disappears, nothing that finished starts again, scores are those of a quiet run, and the
     tracking store has one run for each trial. Yields a line for each kill.
-
-    Args:
-        to_the_end: False to kill only; a later call in the same folder goes on.
-        part: which of the kills are this call's, from 0; all of them if not given.
     """
     # Steps so long that there is work left at the last of twenty kills.
     settings: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
@@ -273,7 +267,7 @@ def kill_at_random(
 
     pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in trials}
     known = finished()
-    for kill in part if part is not None else range(times):
+    for kill in range(times):
         before = len(starts(log))
         process = start_driver(folder, **settings)
         # A third of them while it starts, wherever that is; the others once it is at work.
@@ -295,8 +289,6 @@ def kill_at_random(
         assert not again, "a trial that had finished started again"
         known = now
         yield f"{kill + 1}: {how} {moment:.1f} s after {when}, {len(now)} of 12 trials done"
-    if not to_the_end:
-        return
     process = start_driver(folder, **settings)
     ended(process)
     scores = {key: {"score": 60.0 + rank + seed} for key, (rank, seed) in pairs.items()}
