@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -227,22 +226,6 @@ def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert '__name__ == "__main__"' in Path(str(loaded.__file__)).read_text(), f"python -m {module} would do nothing"
     flags = {word for name, words in given_arguments() if name == module for word in words if word.startswith("--")}
     assert flags <= known_flags(loaded), f"{module} has no {flags - known_flags(loaded)}"
-
-
-def test_two_commands_of_the_readme_do_all_and_ci_types_the_second() -> None:
-    lines = [re.sub(r" +#.*", "", line) for block in blocks(README) if block.language == "" for line in block.text.splitlines()]
-    runs, tests, *_gpu = [line for line in lines if line.startswith("pip install")]
-    assert runs == "pip install -c constraints.txt -e '.[demo]' && python -m orchestrator.run sweeps/ranks.yaml"
-    assert tests == "pip install -c constraints.txt -e '.[test]' && pytest -n 3"
-    script = (ROOT / ".ci/run").read_text()
-    assert tests in [line.strip() for line in script.splitlines()]
-    # The script's own way of running it ends with the status of what failed, first or last.
-    wrapped = re.search(rf"^\(\n.*?{re.escape(tests)}\n\)$", script, re.M | re.S)
-    assert wrapped is not None
-    for failing in ("false && true", "true && false"):
-        code = f"set -euo pipefail\n{wrapped[0].replace(tests, failing)}\necho went on"
-        ended = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
-        assert (ended.returncode, ended.stdout) == (1, ""), failing
 
 
 @pytest.mark.slow
