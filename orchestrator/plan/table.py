@@ -18,7 +18,7 @@ from craft.words import format_bytes, list_some, plural
 from orchestrator.plan.configuration import text
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
 from orchestrator.plan.tuning import SHOWN as FEW
-from orchestrator.plan.tuning import Family, budget_of
+from orchestrator.plan.tuning import Family, budget_of, most_choices
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way
 from orchestrator.sweepfile.resources import Resources, times
 
@@ -124,8 +124,11 @@ def choices(plan: Plan) -> list[Line]:
     """Returns which searcher `auto` is, and the bound of `search.until`."""
     lines = [Line("search", f"auto is {plan.sweep.chosen}")] if plan.sweep.chosen else []
     if plan.sweep.search.until:
-        groups = sum(len(family.groups) for family in plan.families) if plan.sweep.tunes else len(plan.trained)
-        most = ((plan.wanted if plan.adaptive else groups) + MOST_POINTS) * MOST_SEEDS * len(plan.sweep.task_names)
+        tuning, trained = 0, plan.wanted if plan.adaptive else len(plan.trained)
+        if plan.sweep.tunes and not plan.adaptive:
+            tuning = budget_of(plan.sweep, plan.families)[1]
+            trained = sum(most_choices(plan.sweep, group) for family in plan.families for group in family.groups)
+        most = tuning + (trained + MOST_POINTS) * MOST_SEEDS * len(plan.sweep.task_names)
         more = f"at most {MOST_SEEDS} seeds of a configuration, {MOST_POINTS} more sizes and rates"
         lines.append(Line("until it is answered", f"{more}, {most} trials at most"))
     return lines

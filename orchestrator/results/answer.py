@@ -24,22 +24,17 @@ from orchestrator.results.intervals import spread
 from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
 from orchestrator.results.probabilities import find_falls
-from orchestrator.results.step import (
-    LIKELY,
+from orchestrator.results.proposal import (
     Settings,
-    Step,
     combinations,
-    describe_price,
     describe_step,
     other_rates,
-    other_sizes,
     rate_end,
-    seconds_of_seed,
     settings_of,
-    steps,
     takes,
     within_budget,
 )
+from orchestrator.results.step import LIKELY, Step, describe_price, other_sizes, seconds_of_seed, steps
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, complete_among
 from orchestrator.sweepfile.settings import Enough
@@ -196,10 +191,9 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
 def _still_rose(entry: Entry) -> bool:
     """Returns whether the best of at least EVALUATIONS evaluations of a training was its last one."""
     result, report, every = entry.result, entry.report, entry.trial.parameters.get("evaluate_every")
-    chosen = entry.trial.parameters.get("select") == "best" and isinstance(every, int | float)
-    if not chosen or result is None or report is None or result.facts.get("best_step") != result.steps:
+    if result is None or report is None or entry.trial.parameters.get("select") != "best" or not isinstance(every, int | float):
         return False
-    return report.epoch > (EVALUATIONS - 0.5) * every
+    return result.facts.get("best_step") == result.steps and report.epoch > (EVALUATIONS - 0.5) * every
 
 
 def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) -> Answer:

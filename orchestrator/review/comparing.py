@@ -173,8 +173,8 @@ def _differences(metric: str, *sides: SidePart) -> Iterator[str]:
             values = [by_task[task][name] for by_task in facts]
             if values[0] != values[1]:
                 yield f"data of {task}: {name.replace('_', ' ')} {values[0][:12]} against {values[1][:12]}"
-    tasks = filter(None, (sweeps[0].data.own(task) or TASKS.get(task) for task in facts[0]))
-    if sweeps[0].data.generation != sweeps[1].data.generation and any(task.kind == "generation" for task in tasks):
+    kinds = {row.kind for task in facts[0] if (row := sweeps[0].data.own(task) or TASKS.get(task)) is not None}
+    if sweeps[0].data.generation != sweeps[1].data.generation and "generation" in kinds:
         yield "data: how answers are generated and scored (data.generation)"
 
 

@@ -31,16 +31,8 @@ from orchestrator.record.events import Decided
 from orchestrator.record.state import Entry, State
 from orchestrator.results.front import SEEDS, above_guessing, leaders, mark_front
 from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
-from orchestrator.results.step import (
-    FACTORS,
-    LEAST_PROBABILITY,
-    Step,
-    another_size,
-    describe_price,
-    describe_seeds,
-    rate_end,
-    steps,
-)
+from orchestrator.results.proposal import another_size, rate_end
+from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, steps
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import SEARCH_SCORE, Staged, Stages, Strategy, added, after, build, entries_of
@@ -329,10 +321,12 @@ class _Decisions:
             return True
         passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
         left, rows = limit - max(0.0, passed), {row.configuration: row for row in complete}
-        each = {name: (rows.get(name) or base) for name in step.seeds}
-        seconds = {name: row.value("seconds") for name, row in each.items() if row is not None}
-        total = sum(seconds[name] * len(row.tasks) * len(step.seeds[name]) for name, row in each.items() if row is not None)
-        return not max(seconds.values(), default=0.0) > left and not total > left * state.pace
+        known = {name: row.value("seconds") for name in step.seeds if (row := rows.get(name) or base) is not None}
+        have, most = {trial.key for trial in self._stages.trials}, max(known.values(), default=0.0)
+        new = [job.training for job in jobs_of(trials) if job.key not in have]
+        # A size that is cut at a rate of its own needs the training with this rate, which is in no row.
+        seconds = [known.get(training.configuration, most) for training in new]
+        return not max(seconds, default=0.0) > left and not sum(seconds) > left * state.pace
 
     def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:
         """Returns the decision that gives a seed to each of these configurations that has fewer than `count`; None if none

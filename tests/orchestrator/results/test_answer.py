@@ -230,12 +230,21 @@ def test_the_end_of_another_rate_is_no_end_of_the_learning_rate() -> None:
     assert "highest learning_rate" in answered(*STEEP[:2], replace(STEEP[2], tuning=tuning)).text
 
 
+@pytest.mark.parametrize(("ranks", "rates"), [([8], {"values": [0.0021, 0.0007, 0.0063]}), ([2, 8, 32], None)])
+def test_rates_that_would_replace_those_of_finished_trials_are_not_proposed(ranks: list[int], rates: Any) -> None:
+    """Where a block has no rate, each of its ranks has its own."""
+    adapter = made("l", 9_000, around(79), rank=8, learning_rate=0.0021)
+    space = [SPACE[0], {"method": "lora", "rank": {"values": ranks}}]
+    answer = answered(made("Head alone", 0, around(80, 1), "head"), adapter, space=space)
+    assert answer.changes.get("space.1.learning_rate") == rates
+
+
 def test_a_proposal_has_the_price_of_all_that_its_block_adds() -> None:
     head, adapter = made("Head alone", 0, around(80, 1), "head"), made("l", 9_000, around(79), rank=8)
     space = [SPACE[0], SPACE[2] | {"rank": {"values": [2, 4, 8, 16]}}]
     prices = [answered(head, adapter, space=blocks, budget={"trials": 15}) for blocks in ([*SPACE], space)]
     assert ["(about 3 min)" in prices[0].proposal, "(about 12 min)" in prices[1].proposal] == [True, True]
-    assert [answer.changes["budget.trials"] for answer in prices] == [15, 24]
+    assert [answer.changes["budget.trials"] for answer in prices] == [24, 63], "what the plan needs"
 
 
 def test_a_sweep_that_goes_on_until_it_is_answered_is_not_offered_seeds_that_it_does_not_train() -> None:

@@ -97,6 +97,7 @@ def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(
         ("seeds: [0]\ncompare: fair\ntuning_seeds: [1, 2]\n", "seeds", [0, 3, 4]),
         ("seeds: [7]\nreplication: {seeds: [0], tuned: [learning_rate]}\n", "replication.seeds", [0, 1, 2]),
         ("seeds: [0]\nbudget: {trials: 6}\n", "budget.trials", 18),
+        ("seeds: [7]\nreplication: {seeds: [0], tuned: [learning_rate]}\nbudget: {trials: 8}\n", "budget.trials", 12),
     ],
 )
 def test_proposed_seeds_are_none_that_the_sweep_has(tmp_path: Path, more: str, key: str, value: object) -> None:

@@ -1,0 +1,212 @@
+"""A step as a sentence, and as settings of the sweep's file.
+
+Step  -->  settings_of, more_seeds, resized, other_rates  -->  within_budget  -->  takes: has the file a plan with them?
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.plan.configuration import text
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.record.state import State
+from orchestrator.results.metrics import full_label
+from orchestrator.results.step import FACTORS, Step, describe_price, describe_seeds, rank_key
+from orchestrator.results.summary import Summary
+from orchestrator.results.tuning import number_of
+from orchestrator.sweepfile.fair import RATE
+from orchestrator.sweepfile.load import check
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.plain_yaml import Source
+from orchestrator.sweepfile.space.dimensions import covering
+from orchestrator.sweepfile.sweep import Sweep
+
+Settings = Mapping[str, Any]
+"""Values of the sweep file by the paths that `--set` takes."""
+
+
+def describe_step(step: Step, complete: Sequence[Summary], state: State) -> str:
+    """Returns a step as a sentence's beginning, with its time."""
+    settings = settings_of(step, complete, state)
+    time = describe_price(step.seconds * combinations(settings, state.sweep) / state.pace)
+    if step.kind != "seeds":
+        base = next(row for row in complete if row.configuration == step.configurations[0])
+        return f"run a {step.kind} size of {full_label(base)}{time}"
+    up_to = "up to " if step.seeds > 1 and "search.until" in settings else ""
+    return f"run {up_to}{describe_seeds(step, complete)}{time}"
+
+
+def settings_of(step: Step, complete: Sequence[Summary], state: State) -> Settings:
+    """Returns the settings with which the sweep runs a step when it continues; empty where its file cannot say it.
+
+    A file gives seeds to all. To some it does by `search.until`, which adds no more than decide.
+    """
+    sweep = state.sweep
+    settings: Settings
+    if step.kind != "seeds":
+        base = next(row for row in complete if row.configuration == step.configurations[0])
+        settings = resized(sweep, base, FACTORS[step.kind])
+    elif sweep.search.until or not {row.trained for row in complete} <= {*step.configurations}:
+        settings = {"search.until": "answered"}
+    else:
+        settings = more_seeds(sweep, step.seeds)
+    return within_budget(settings, step.trainings, state)
+
+
+def combinations(settings: Settings, sweep: Sweep) -> int:
+    """Returns how many configurations a new value of a method block is for: one for each combination of its other values."""
+    key = next((key for key in settings if key.startswith("space.")), None)
+    if key is None:
+        return 1
+    _, place, name = key.split(".", 2)
+    left_out = {name, *sweep.tuned_settings}
+    dimensions = sweep.blocks[int(place)].dimensions.items()
+    return math.prod(len(dimension.ends) for other, dimension in dimensions if other not in left_out)
+
+
+def within_budget(settings: Settings, trainings: int, state: State) -> Settings:
+    """Returns the settings with a budget of trials that has room for so many trainings of each combination on each task."""
+    limit, sweep = state.sweep.budget.trials, state.sweep
+    if not settings or limit is None:
+        return settings
+    needed = len(state.trainings) + trainings * combinations(settings, sweep) * len(sweep.task_names)
+    of_plan = _needed_trials(json.dumps(_changed(state, {**settings, "budget.trials": None})))
+    return {**settings, "budget.trials": max(needed, of_plan, limit)}
+
+
+def takes(state: State, settings: Settings) -> bool:
+    """Returns whether the sweep can be continued with these settings: a command continues it, its file has no mistake with
+    them, and what they add can be built."""
+    if not state.again or not settings or state.started is None:
+        return False
+    content = _changed(state, settings)
+    changed = sorted({int(key.split(".")[1]) for key in settings if key.startswith("space.") and not key.endswith(RATE)})
+    return not check(content)[1] and (not changed or _can_plan(json.dumps(content), tuple(changed)))
+
+
+def _changed(state: State, settings: Settings) -> Any:
+    """Returns the content of the sweep's file with these settings."""
+    assert state.started is not None
+    source = Source(copy.deepcopy(state.started.sweep), {}, "")
+    for key, value in settings.items():
+        # `compare: fair` has been written out: its seeds are those of `replication`.
+        path = "replication.seeds" if key == "seeds" and state.sweep.compare else key
+        source.override(f"{path}={json.dumps(value)}")
+    return source.content
+
+
+@functools.lru_cache(maxsize=100)
+def _needed_trials(document: str) -> int:
+    """Returns the least budget of a sweep's plan; 0 where it has none."""
+    try:
+        return make_plan(Sweep.model_validate(json.loads(document))).needed[0]
+    except (SweepError, ValueError):
+        return 0
+
+
+@functools.lru_cache(maxsize=100)
+def _can_plan(document: str, blocks: tuple[int, ...]) -> bool:
+    """Returns whether each configuration of some method blocks can be built: ranks have a limit that only the model says."""
+    sweep = Sweep.model_validate(json.loads(document))
+    planner = Planner(sweep)
+    try:
+        for point in covering(tuple(sweep.blocks[block] for block in blocks)):
+            planner.configuration(point)
+    except SweepError:
+        return False
+    return True
+
+
+def more_seeds(sweep: Sweep, count: int) -> Settings:
+    """Returns the settings that add so many seeds of all configurations."""
+    rule = sweep.replication
+    reported, key = sweep.reported_seeds, "replication.seeds" if rule is not None and not sweep.compare else "seeds"
+    used = {*sweep.seeds, *reported, *(rule.seeds if rule is not None else ())}
+    new = [seed for seed in range(len(used) + count) if seed not in used][:count]
+    return {key: [*(rule.seeds if rule is not None else reported), *new]}
+
+
+def resized(sweep: Sweep, summary: Summary, factor: float) -> Settings:
+    """Returns the settings that add a configuration of so many times the rank; empty where its block does not say it."""
+    place, block = _block_of(sweep, summary)
+    key = rank_key(summary)
+    if key not in block or summary.source is not None:
+        return {}
+    values = _values(block[key])
+    size = next((value for value in values if text(value) == text(summary.parameters.get(key))), None)
+    new = _scaled(size, factor)
+    return {} if new is None or new in values else {f"space.{place}.{key}": {"values": [*values, new]}}
+
+
+def another_size(parameters: Mapping[str, Any], summary: Summary, factor: float) -> dict[str, Any]:
+    """Returns a configuration's rank times `factor`, by its name; empty where it has none or that is no whole number."""
+    new = _scaled(parameters.get(key := rank_key(summary)), factor)
+    return {} if new is None else {key: new}
+
+
+def rate_end(summary: Summary, summaries: Sequence[Summary]) -> tuple[str, float]:
+    """Returns the end of three or more learning rates at which a configuration is, as `highest learning_rate`, empty if at
+    none; and the next rate beyond. Two rates are no range: each is at an end."""
+    if summary.tuning.candidates:
+        return next((end for end in summary.tuning.at_end if end.split()[1] == RATE), ""), math.nan
+
+    def others(row: Summary) -> tuple[Any, ...]:
+        return row.method, *sorted((name, str(value)) for name, value in row.parameters.items() if name != RATE)
+
+    own, rates = _rate(summary), sorted({_rate(row) for row in summaries if others(row) == others(summary)})
+    if len(rates) < 3 or own not in (rates[0], rates[-1]):
+        return "", math.nan
+    last, inner = rates[:2] if own == rates[0] else rates[:-3:-1]
+    return f"{'lowest' if own == rates[0] else 'highest'} {RATE}", _round(last * last / inner)
+
+
+def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:
+    """Returns the rates that the configuration's block tries, as text, and the settings that add one on both sides; no settings
+    where its block is not known."""
+    place, block = _block_of(sweep, summary)
+    rates = [rate for value in _values(block.get(RATE, _rate(summary))) if math.isfinite(rate := number_of(value))]
+    if not rates or not block:
+        return ", ".join(f"{rate:g}" for rate in rates), {}
+    ordered = sorted(rates)
+    step = (ordered[-1] / ordered[0]) ** (1 / (len(ordered) - 1)) if len(ordered) > 1 else 3.0
+    new, tried = [_round(ordered[0] / step), _round(ordered[-1] * step)], ", ".join(f"{rate:g}" for rate in ordered)
+    settings = {f"space.{place}.{RATE}": {"values": [*rates, *new]}}
+    if RATE not in block and sweep.training.learning_rate is None and combinations(settings, sweep) > 1:
+        return tried, {}  # the others have rates of their own, which these would replace
+    return tried, settings
+
+
+def _block_of(sweep: Sweep, summary: Summary) -> tuple[int, Mapping[str, Any]]:
+    """Returns the one method block of a configuration with its index; an empty one if several may be it."""
+    blocks = [(place, block) for place, block in enumerate(sweep.space) if block.get("method") == summary.method]
+    if len(blocks) > 1:
+        key = rank_key(summary)
+        rank = text(summary.parameters.get(key))
+        blocks = [row for row in blocks if rank in map(text, _values(row[1].get(key)))]
+    return blocks[0] if len(blocks) == 1 else (0, {})
+
+
+def _values(setting: Any) -> list[Any]:
+    return list(setting.get("values") or []) if isinstance(setting, Mapping) else [setting]
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Returns a rank, or CRAFT's ranks of outputs and inputs, times `factor`; None where that is no whole number."""
+    if isinstance(value, list) and len(value) == 3:
+        numbers = [_scaled(part, factor) for part in value[1:]]
+        return None if None in numbers else [value[0], *numbers]
+    return int(value * factor) if type(value) is int and value * factor >= 1 else None
+
+
+def _rate(summary: Summary) -> float:
+    return number_of(summary.parameters.get(RATE))
+
+
+def _round(rate: float) -> float:
+    return float(f"{rate:.2g}")
