@@ -178,6 +178,7 @@ def start_minor(layer: Any, adapter_name: str) -> None:
     u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
     root = (s[-rank:] / scale).sqrt()
     a, b = (root[:, None] * vt[-rank:]).contiguous(), (u[:, -rank:] * root).contiguous()
-    layer.lora_A[adapter_name].weight.data, layer.lora_B[adapter_name].weight.data = a, b
+    for part, start in ((layer.lora_A[adapter_name], a), (layer.lora_B[adapter_name], b)):  # which may be on the meta device
+        part.weight = nn.Parameter(start, requires_grad=part.weight.requires_grad)
     residual = matrix - scale * b @ a
     layer.get_base_layer().weight.data = transpose(residual.to(weight.dtype), layer.fan_in_fan_out)
