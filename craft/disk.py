@@ -36,7 +36,7 @@ _REFUSALS = ("inline_container", "os error", "No space left on device")
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a name next to `path` to write a file or folder to; it replaces `path` if the block succeeds. Raises OSError if the
     disk refuses it; `path` is then as it was, and nothing is left next to it."""
-    aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    aside = path.parent / f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         try:
             yield aside
@@ -47,6 +47,8 @@ def replacing(path: Path) -> Iterator[Path]:
         for file in aside.rglob("*") if aside.is_dir() else (aside,):
             if file.is_file():
                 flush(file)
+        if path.is_dir() and not aside.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file", str(path))
         if not (path.is_dir() and _exchange(aside, path)):
             aside.replace(path)
     finally:

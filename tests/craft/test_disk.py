@@ -50,6 +50,16 @@ def test_what_goes_wrong_while_writing_changes_nothing(tmp_path: Path, kind: str
     assert path.is_dir() or path.read_text() == "old"
 
 
+@pytest.mark.parametrize("name", ["folder", "."])
+def test_a_file_does_not_replace_a_folder(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_text("old")
+    with pytest.raises(OSError, match="it is a folder; name a file"), replacing(Path(name)) as aside:
+        aside.write_text("new")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["folder", "folder/old"]
+
+
 def test_a_writer_killed_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     code = "import os, sys, pathlib; from craft.disk import replacing\n"
