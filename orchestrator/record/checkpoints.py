@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from orchestrator.plan.trial import Outcome, TrialResult
-from orchestrator.tools.secrets import hide_address
+from orchestrator.tools.secrets import hide_address, public_address
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -121,7 +121,8 @@ def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
     """Opens the file system of a storage folder or URI; returns it with the path there."""
     from pyarrow import fs
 
-    if "@" in hide_address(storage).partition("://")[2].partition("/")[0]:
+    if public_address(storage) != storage.partition("?")[0]:
+        hide_address(storage)
         raise ValueError(
             "storage: keys do not belong in its address; give them in the environment (AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS) of every machine, and s3://bucket/path here"

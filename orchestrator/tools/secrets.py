@@ -16,10 +16,14 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 _END = r"[\s,;:)}\]]|$"
 _PORT = rf"\d{{1,5}}(?:[\"'<>]?(?:{_END})|[/?#])"
 _USERINFO = re.compile(
-    rf"(?<=://)(?!/)(?:[^\s/:]*:(?!{_PORT})(?:(?!://)[^\n])*|[^\s/:]*:[^\s\"'<>]*|(?:[^\s/:\"'<>]|[\"'<>](?!{_END}))*)@"
+    rf"(?<=://)(?!/)(?:[^\s/:]*:(?!{_PORT})(?:(?!://)[^\n])*|[^\s/:]*:[^\s\"'<>]*"
+    rf"|(?<!abfs://)(?<!abfss://)(?:[^\s/:\"'<>]|[\"'<>](?!{_END}))*)@"
 )
-"""A user with or without a password, which may hold any sign. An "@" further on, in a path or a bucket, is part of a name."""
+"""A user with or without a password, which may hold any sign. An "@" further on, in a path or a bucket, is part of a name;
+so is one behind the container of an Azure address that has no password."""
 _QUERY = re.compile(rf"(?<=[?&;])([\w.%\[\]-]+)=((?:[^&\s\"'<>]|[\"'<>](?!{_END}))*)")
+_OF_A_SERVER = ("endpoint_override", "region", "scheme")
+"""What a storage URI says of its server, which is no secret."""
 _PAIR = re.compile(r"(?:^|[;&?\s])\s*([\w.-]+) ?= ?(\{[^}]*\}|[^;&\s]*)")
 _SECRET_NAME = re.compile(
     # A view on MLflow's page has a key, which opens nothing else.
@@ -59,13 +63,14 @@ class _Secrets:
         if colon:
             self._words |= _spellings(user)
             self._anywhere.add(base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode())
-        for pair in query.split("&"):
-            name, _, value = pair.partition("=")
-            if _SECRET_NAME.search(name) or not (_is_word(value) or unquote(value).startswith("/")):
+        pairs = [pair.partition("=")[::2] for pair in query.split("&")] if mark else []
+        for name, value in pairs:
+            plain = _is_word(value) or unquote(value).startswith("/") or name in _OF_A_SERVER
+            if _SECRET_NAME.search(name) or not plain:
                 self._add(value)
             self._add_nested(value)
-        names = "&".join(f"{pair.partition('=')[0]}=***" for pair in query.split("&"))
-        self._addresses[address] = f"{scheme}://{'***@' if userinfo else ''}{place}{mark}{names if mark else ''}"
+        public = "&".join(f"{name}={value if name in _OF_A_SERVER else '***'}" for name, value in pairs)
+        self._addresses[address] = f"{scheme}://{'***@' if userinfo else ''}{place}{mark}{public}"
         self._compile()
 
     def hide(self, text: str) -> str:

@@ -18,6 +18,8 @@ from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, w
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record import checkpoints
 from orchestrator.record.checkpoints import Attempt, Place, newest_whole, open_storage, place_of, within
+from orchestrator.record.options import Options
+from orchestrator.tools.secrets import redact
 from tests.mlflow_server import answers, free_port
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import check_runs, ended, scores_of, start_driver, starts, wait_for
@@ -33,11 +35,28 @@ def test_what_a_uri_says_of_its_server_stays_at_its_end() -> None:
     assert place_of("/elsewhere/adapter") is None
 
 
-@pytest.mark.parametrize("storage", ["s3://me:secret@bucket/runs", "memory://runs"])
+@pytest.mark.parametrize(
+    "storage",
+    ["s3://me:secret@bucket/runs", "s3://me:my/secret@bucket", "abfs://me:secret@container/x", "memory://runs"],
+)
 def test_storage_that_cannot_be_is_refused_without_showing_its_password(storage: str) -> None:
     with pytest.raises(ValueError, match="storage") as refused:
         open_storage(storage)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "s3://bucket/runs?endpoint_override=minio.lab:9000&scheme=http&region=us-east-1&allow_bucket_creation=true",
+        "abfs://container@account.dfs.core.windows.net/runs?blob_storage_authority=.blob.core.windows.net",
+    ],
+)
+def test_a_storage_without_keys_is_shown_and_recorded_as_it_is(storage: str) -> None:
+    open_storage(storage)
+    text = f"{storage} is in us-east-1, of minio.lab:9000"
+    assert redact(text) == text
+    assert Options("sweep.yaml", storage=storage, own_process=True).restart
 
 
 def test_storage_that_fails_for_a_moment_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

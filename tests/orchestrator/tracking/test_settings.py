@@ -320,6 +320,12 @@ def test_the_secrets_of_an_address_in_use_are_hidden_alone_and_in_every_spelling
     assert public_address(address) == "postgresql://db/m"
 
 
+def test_what_the_environment_says_of_a_storage_server_is_no_secret() -> None:
+    address = "s3://bucket/x?endpoint_override=minio.lab:9000&region=us-east-1"
+    hide = _Secrets({"RUNS": f"{address}&token=5ecret", "DATA": address}).hide
+    assert hide(f"{address}&token=5ecret, {address}, us-east-1") == f"{address}&token=***, {address}, us-east-1"
+
+
 def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[list[str], str]] = []
 
