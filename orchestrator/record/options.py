@@ -104,7 +104,8 @@ class Options:
         return ["-m", "orchestrator", "run", *shlex.split(command), *(flag for flag in SHOWING if flag in sys.argv)]
 
     def continued(self, sweep: Sweep) -> Options:
-        """Returns the options with the changes by which the sweep was recorded, as long as its file is the same.
+        """Returns the options with the changes by which the sweep was recorded, as long as its file is the same, and with the
+        URI at which its checkpoints are, unless these options name another place.
 
         Raises:
             SweepError: the file was edited since, and these options do not take it as it is.
@@ -113,6 +114,7 @@ class Options:
         try:
             recorded = json.loads(stored.read_text(encoding="utf-8"))
             earlier, recorded_file = [*map(str, recorded["changes"])], recorded["file"]
+            options = self if self.storage is not None else replace(self, storage=recorded.get("storage"))
         except (FileNotFoundError, NotADirectoryError):
             return self
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -122,9 +124,9 @@ class Options:
         if not lines:
             own = {change.partition("=")[0].strip() for change in self.assignments}
             remembered = (change for change in earlier if change.partition("=")[0].strip() not in own)
-            return replace(self, changes=(*remembered, *self.changes))
+            return replace(options, changes=(*remembered, *self.changes))
         if self.edited:
-            return self
+            return options
         place = [word for key in OF_THE_FOLDER if (value := getattr(self, key)) is not None for word in (f"--{key}", value)]
         command = shlex.join(["craft-sweeps", "apply", self.sweep, *place])
         also = f"; give it the changes of earlier sessions that are to stay: --set {' --set '.join(map(shlex.quote, earlier))}"
@@ -132,10 +134,11 @@ class Options:
         raise SweepError([f"{self.sweep} was edited since {sweep.folder} ran with it:", *lines, advice])
 
     def remember(self, folder: SweepFolder, written: Any) -> None:
-        """Keeps the content of the file, and the changes, by which the sweep runs, without passwords."""
+        """Keeps the content of the file, the changes and the URI of checkpoints by which the sweep runs, without passwords."""
         changes = [change for change in self.assignments if change.partition("=")[0].strip() not in OF_THE_FOLDER]
         with replacing(folder.written) as aside:
-            aside.write_text(json.dumps(redacted({"file": written, "changes": changes}), indent=1), encoding="utf-8")
+            kept = redacted({"file": written, "changes": changes, "storage": self.remote})
+            aside.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
 
 def check_answers(address: str) -> None:

@@ -160,6 +160,16 @@ def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
     assert plan_sweep(Options("sweep.yaml"), Console(quiet=True)).sweep.seeds == (0,), "without --resume it is another sweep"
 
 
+def test_the_uri_of_the_checkpoints_is_remembered(folder: Path) -> None:
+    """Or finished trainings would be trained again for more of their sizes."""
+    options = recorded(storage="s3://bucket/runs?region=eu-1")
+    sweep = load_sweep("sweep.yaml")
+    assert "--storage 's3://bucket/runs?region=eu-1'" in Options("sweep.yaml", resume=True).continued(sweep).again()
+    assert replace(options, storage="runs").continued(sweep).storage == "runs"
+    Path("sweep.yaml").write_text(Path("sweep.yaml").read_text() + "seeds: [0, 1]\n")
+    assert Options("sweep.yaml", edited=True).continued(load_sweep("sweep.yaml")).storage == options.storage
+
+
 def test_what_is_remembered_has_no_password(folder: Path) -> None:
     Path("sweep.yaml").write_text(Path("sweep.yaml").read_text() + "tracking: {tags: {page: 'http://me:secret@wiki'}}\n")
     options = recorded("seeds=[0, 1]", tracking_uri="http://me:secret@elsewhere:5000")
