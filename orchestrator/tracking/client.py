@@ -256,6 +256,8 @@ def explained(uri: str, what: str, advice: str = "") -> Iterator[None]:
     except Exception as error:
         if refusal := describe_refusal(uri, error):
             raise TrackingError(refusal) from error
+        if advice and is_refusal(error):  # it answers
+            what, advice = "refuses this", ""
         reason = redact(" ".join(str(error).split()) or type(error).__name__)[:300]
         raise TrackingError(f"the tracking store {redact(uri)} {what} ({type(error).__name__}: {reason}){advice}") from error
 
@@ -263,7 +265,7 @@ def explained(uri: str, what: str, advice: str = "") -> Iterator[None]:
 def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bool = False) -> str:
     """Asks the store at `uri` whether it answers, and takes a write to a sweep's experiment; leaves nothing behind.
 
-    A SQLite file need not be there, but must be one. With `make`, a server is asked for an experiment that is absent.
+    A SQLite file need not be there, but must be one. With `make`, a server is asked for an absent or deleted experiment.
 
     Returns:
         What it found out of the experiment, for people.
@@ -289,10 +291,11 @@ def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bo
     with explained(uri, "does not answer", "; check --tracking-uri, and that the server runs"):
         client = MlflowClient(uri)
         present = named_experiment(client, sweep, experiment)
-        if present is None and make and has_server(uri):
-            open_experiment(uri, sweep, experiment)
-        if present is None:
-            return f"answers; the experiment {experiment or sweep!r} will be made"
+        if present is None or present.lifecycle_stage == "deleted":
+            if make and has_server(uri):
+                open_experiment(uri, sweep, experiment)
+            name, end = (present.name, "restored") if present else (experiment or sweep, "made")
+            return f"answers; the experiment {name!r} will be {end}"
         _try_writing(client, present, uri)
     where = urlparse(present.artifact_location or "").scheme or "a local folder"
     return f"takes writes to the experiment {present.name!r}; artifacts go by {where}"

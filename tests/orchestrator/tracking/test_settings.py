@@ -23,6 +23,8 @@ from urllib.parse import quote, unquote
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from orchestrator.commands.check import _tracking
 from orchestrator.commands.session import _page
@@ -126,6 +128,25 @@ def test_check_leaves_nothing_in_the_store(uri: str) -> None:
         before = everything()
         assert "takes writes" in check_store(uri, "demo", name)
         assert everything() == before
+
+
+def test_a_deleted_experiment_is_restored_by_the_sweep(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MlflowClient(uri)
+    number = client.create_experiment("team")
+    client.delete_experiment(number)
+    assert check_store(uri, "demo", "team", make=True) == "answers; the experiment 'team' will be restored"
+    assert client.get_experiment(number).lifecycle_stage == "deleted", "no server: the sweep's own store does it"
+    monkeypatch.setattr("orchestrator.tracking.client.has_server", lambda _: True)
+    check_store(uri, "demo", "team", make=True)
+    assert client.get_experiment(number).lifecycle_stage == "active"
+
+
+def test_a_store_that_refuses_a_write_answers(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MlflowClient(uri).create_experiment("team")
+    refused = Mock(side_effect=MlflowException("too long", INVALID_PARAMETER_VALUE))
+    monkeypatch.setattr(MlflowClient, "set_experiment_tag", refused)
+    with pytest.raises(TrackingError, match=r"refuses this \(MlflowException: too long\)$"):
+        check_store(uri, "demo", "team")
 
 
 def test_the_variables_of_mlflow_are_read(uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
