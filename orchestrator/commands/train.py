@@ -53,6 +53,7 @@ def train(
 
     Exit status: 0 finished; 1 the run failed; 2 the call is wrong; 130 interrupted (the same call with --resume continues).
     """
+    from craft.results import RunPrevented
     from craft.trainer.checkpoint import find_newest_checkpoint
     from orchestrator.commands.start import plan_sweep
     from orchestrator.worker.run_job import run_job
@@ -66,7 +67,12 @@ def train(
     checkpoint = find_newest_checkpoint(folder) if resume else None
     if checkpoint:
         _say(f"continuing from {checkpoint}")
-    (result, adapter), *cuts = [(each.result, each.adapter) for each in run_job(job, folder, _report, resume_from=checkpoint)]
+    try:
+        outcomes = run_job(job, folder, _report, resume_from=checkpoint)
+    except RunPrevented as error:
+        _say(f"the run failed: {error}")
+        return 1
+    (result, adapter), *cuts = [(each.result, each.adapter) for each in outcomes]
     if adapter is None:
         _say(f"the run failed: {result.error}")
         return 1

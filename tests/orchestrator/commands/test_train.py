@@ -14,6 +14,7 @@ from transformers import GPT2Config, GPT2Model
 from craft.results import RunFailed
 from orchestrator.commands.app import main
 from tests.orchestrator.conftest import Cli
+from tests.orchestrator.plans import config_alone
 
 SWEEP = """\
 name: one
@@ -30,6 +31,7 @@ def file(tiny_bert: str, here: Path) -> str:
     rows = [f"{word} number {n},{label}" for n in range(30) for word, label in (("good thing", "up"), ("bad thing", "down"))]
     (here / "mine.csv").write_text("\n".join(["body,way", *rows]))
     (here / "sweep.yaml").write_text(SWEEP.replace("MODEL", tiny_bert))
+    config_alone(here / "weightless")
     return "sweep.yaml"
 
 
@@ -66,6 +68,7 @@ def test_a_training_from_a_users_csv_to_an_adapter_that_loads_as_printed(
         (["--set", "seeds=[0, 1]"], 2, "the file has 2 trainings"),
         (["--set", "training.bach_size=3"], 2, "Did you mean 'batch_size'?"),
         (["--warm-start", "nowhere"], 2, "no adapter of this project"),
+        (["--set", "model=weightless", "--to", "out"], 1, "the run failed: "),
         (["--set", "space=[{method: lora, learning_rate: 1e30, max_grad_norm: 0}]", "--to", "out"], 1, "diverged"),
     ],
 )
