@@ -9,6 +9,7 @@ grows with each change after which other versions cannot read the log.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -68,6 +69,9 @@ class Log:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ValueError(f"{path} is being written by another process; stop that sweep first") from error
+            except OSError as error:
+                if error.errno != errno.ENOSYS:  # Lustre may have no flock; filelock has another lock there
+                    raise
             self._size = _repair(self._file)
             self._last = _stated(os.pread(self._file, SUFFIX, max(0, self._size - SUFFIX)))
             flush(path.parent)

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import zlib
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,18 @@ def test_every_cut_of_a_log_leaves_a_log_and_what_a_crash_left_is_cut_at_the_nex
         assert [event["n"] for event in events(path)] == list(range(kept))
         Log(path).close()
         assert path.stat().st_size == ends[kept]
+
+
+@pytest.mark.parametrize(("number", "refused"), [(errno.ENOSYS, False), (errno.EAGAIN, True), (errno.EIO, True)])
+def test_a_log_is_written_on_a_disk_without_flock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, refused: bool
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("orchestrator.record.log.fcntl.flock", flock)
+    with pytest.raises((OSError, ValueError)) if refused else nullcontext(), closing(Log(tmp_path / "log.jsonl")) as log:
+        assert log.write([{"n": 1}])
 
 
 @pytest.fixture
