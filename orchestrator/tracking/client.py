@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import hide_address, redact
@@ -64,7 +64,10 @@ def resolve_uri(uri: str) -> str:
     name = location.removeprefix("/")
     if not name or name.startswith(":memory:") or not location.startswith("/"):
         raise TrackingError(f"{which} {uri!r} names no file. Write sqlite:///mlflow.db, or sqlite:////full/path/mlflow.db")
-    return f"sqlite:///{Path(name).resolve()}"
+    path = str(Path(name).resolve())
+    if unquote(path.partition("?")[0]) != path:  # SQLAlchemy would make another file
+        raise TrackingError(f"{which} {uri!r} is the file {path}; a store's path may have no ? and no code such as %20")
+    return f"sqlite:///{path}"
 
 
 def sqlite_file(uri: str) -> Path | None:
