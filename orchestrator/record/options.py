@@ -69,7 +69,8 @@ class Options:
         of_options = {"name": self.name, "storage": None if self.remote else self.storage}
         if self.tracking_uri is not None and redact(self.tracking_uri) == self.tracking_uri:
             of_options["tracking.uri"] = self.tracking_uri
-        return [*self.changes, *(f"{key}={json.dumps(text)}" for key, text in of_options.items() if text is not None)]
+        quoted = {key: json.dumps(text, ensure_ascii=False) for key, text in of_options.items() if text is not None}
+        return [*self.changes, *(f"{key}={text}" for key, text in quoted.items())]
 
     @property
     def remote(self) -> str | None:

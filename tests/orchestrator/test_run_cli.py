@@ -160,6 +160,12 @@ def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
     assert plan_sweep(Options("sweep.yaml"), Console(quiet=True)).sweep.seeds == (0,), "without --resume it is another sweep"
 
 
+@pytest.mark.parametrize("place", ["my runs", '📁 "runs"', "a\\b: #c"])
+@pytest.mark.usefixtures("folder")
+def test_a_storage_folder_may_have_any_name(place: str) -> None:
+    assert load_sweep("sweep.yaml", Options(storage=place).assignments).storage == str(Path(place).absolute())
+
+
 def test_the_uri_of_the_checkpoints_is_remembered(folder: Path) -> None:
     """Or finished trainings would be trained again for more of their sizes."""
     options = recorded(storage="s3://bucket/runs?region=eu-1")
