@@ -171,7 +171,7 @@ def scheduler(folder: Path, driver: str) -> dict[str, str]:
             showconfig) cat {folder}/config 2> /dev/null || echo "ProctrackType = proctrack/cgroup" ;;
             showjob) [ ! -e {folder}/preempted ] || echo "PreemptTime=2026-11-25T09:47:03"
                 echo "   Nodes=node[1-2] CPU_IDs=0-3 Mem=8192 GRES="
-                echo "   Command=/home/me/slurm.sbatch" ;;
+                echo "   Command=/home/me/slurm.sbatch$ARGUMENTS" ;;
             requeue*) {runs} ;;
         esac""",
         # A node's `ray start`: on SIGTERM its trials leave, which takes a moment, and it ends.
@@ -230,7 +230,8 @@ def test_the_slurm_job_says_what_is_wrong(
 
 
 def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path) -> None:
-    done = run(tmp_path, "echo continue: $CRAFT_CONTINUE; sleep 2; exit 2", "--quiet")
+    flags = ["--name", "a run", "--quiet"]
+    done = run(tmp_path, "echo continue: $CRAFT_CONTINUE; sleep 2; exit 2", *flags, ARGUMENTS=f" {' '.join(flags)}")
     assert done.returncode == 2, done.stderr
     assert not done.stderr, "the script itself has nothing to say"
     seen = calls(tmp_path)
@@ -257,7 +258,8 @@ def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path) -> None:
     assert f"--address {address} --storage {tmp_path}/shared" in drive
     assert drive.endswith(" --quiet"), "flags after the script are the run's"
     (command,) = [line for line in done.stdout.splitlines() if line.startswith("continue: sbatch ")]
-    assert f"--export=ALL,SWEEP=sweep.yaml,STORAGE={tmp_path}/shared /home/me/slurm.sbatch" in command
+    export = f"--export=ALL,SWEEP=sweep.yaml,STORAGE={tmp_path}/shared"
+    assert shlex.split(command)[-5:] == [export, "/home/me/slurm.sbatch", *flags]
     assert not [call for call in seen if "requeue" in call]
     assert not list((tmp_path / "shared").glob(".ray-*"))
 
