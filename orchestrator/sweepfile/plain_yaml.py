@@ -131,6 +131,10 @@ def _read(text: str, at: Callable[[int], str]) -> tuple[Any, dict[YamlPath, str]
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
         raise _wrong(at(mark.line + 1 if mark else 1), f"not YAML: {message}") from None
+    except SweepError:
+        raise
+    except (OverflowError, ValueError):
+        raise _wrong(at(reader.line + 1), "holds an escape whose number is no character's; the last is \\U0010FFFF") from None
     if node is None:
         return None, {(): at(1)}
     return reader.convert(node, (), reader.where(node)), reader.origins
