@@ -114,7 +114,7 @@ def _write(name: str, to: Path) -> Iterator[Path]:
     text = source.read_text(encoding="utf-8")
     # Its comments name the place that it has in the repository.
     text = re.sub(r"^# yaml-language-server.*\n", "", text)
-    text = re.sub(rf"sweeps/(\w+/)?{name}\.yaml", str(to / f"{name}.yaml"), text)
+    text = re.sub(rf"sweeps/(\w+/)?{name}\.yaml", lambda _: str(to / f"{name}.yaml"), text)
     files = {to / f"{name}.yaml": text.encode()}
     tasks = (yaml.safe_load(text).get("data") or {}).get("custom", {}).values()
     data_files = [task[key] for task in tasks for key in ("train", "validation") if key in task]

@@ -161,6 +161,8 @@ def test_a_shipped_sweep_is_written_with_its_data_and_loads(name: str, here: Pat
     before = {path.name: path.read_bytes() for path in here.iterdir()}
     assert "nothing is overwritten" in cli("new", name, status=WRONG).err
     assert {path.name: path.read_bytes() for path in here.iterdir()} == before
+    assert main(["new", name, "--to", r"a\d\1"]) == 0
+    assert name == "fair" or rf"a\d\1/{name}.yaml" in (here / r"a\d\1" / f"{name}.yaml").read_text()
 
 
 def test_more_runs_what_the_answer_proposes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
