@@ -30,6 +30,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Options
 from orchestrator.record.resume import check_resume
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,8 +242,10 @@ def run(
     options = Options("", changes, None, storage, tracking_uri, address, cpus=cpus, edited=True)
     with _file(sweep, storage if storage and "://" not in storage else "runs", options.assignments) as file:
         place = SweepFolder(load_sweep(file, options.assignments).folder)
-        resume = resume and place.effective.exists()
-        options = replace(options, sweep=file, resume=resume, verbosity="quiet" if quiet else "normal")
+        begun = place.effective.exists()
+        if begun and not resume:
+            raise SweepError([f"{place.path} holds this sweep already: continue it by resume=True, or give another name"])
+        options = replace(options, sweep=file, resume=begun, verbosity="quiet" if quiet else "normal")
         run_file(options, Console(quiet=quiet, highlight=False, emoji=False))
     return open_sweep(place.path)
 

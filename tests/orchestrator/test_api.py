@@ -88,6 +88,11 @@ def test_a_run_from_python_is_continued_in_all_its_places(monkeypatch: pytest.Mo
     places = "--storage 'my runs' --tracking-uri 'sqlite:///my store.db' --address auto --cpus 2"
     command = f"craft-sweeps run 'my runs/tiny.yaml' --resume --set 'seeds=[0, 1]' {places}"
     assert [options.again() for options in seen] == [command]
+    (place := Path("my runs/tiny")).mkdir()
+    (place / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    with pytest.raises(SweepError, match="holds this sweep already: continue it by resume=True"):
+        run(sweep, storage="my runs", resume=False)
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("labels", [("LoRA r1",), ()])
