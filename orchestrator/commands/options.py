@@ -88,7 +88,7 @@ def changes_of(
 Name = Annotated[str | None, typer.Option(help="The sweep's name, instead of the file's.")]
 Storage = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER|URI", help="Where runs are kept, instead of runs/; only checkpoints go to a URI."),
+    typer.Option(metavar="FOLDER|URI", help="Where to keep runs instead of runs/; a URI gets checkpoints and adapters only."),
 ]
 Store = Annotated[
     str | None,
