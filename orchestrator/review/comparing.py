@@ -23,10 +23,12 @@ from typing import Literal
 from pydantic import Field, InstanceOf
 from rich.console import Console
 
-from craft.results import METRIC, POSITIVE
+from craft.results import EXAMPLES, METRIC, POSITIVE, SEARCHED
 from craft.scoring.predictions import Prediction
 from craft.tasks import TASKS
+from craft.tasks.metrics import METRICS
 from craft.words import list_some, plural
+from orchestrator.plan.trial import TrialResult
 from orchestrator.results.intervals import Comparison, compare
 from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.metrics import SIZE, full_label, sized
@@ -186,10 +188,11 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> SidePart:
     except ValueError as error:
         raise ValueError(f"{record.name}: {str(error).replace('--pick', flag)}") from error
     summary = chosen.summary
-    finished = [(entry.trial, result.metrics) for entry in record.trials(summary.configuration) if (result := entry.finished)]
     if metric != "score":  # what is known of the luck of scores does not hold for it
-        scores = {(trial.task, trial.seed): metrics[metric] for trial, metrics in finished if metric in metrics}
-        summary = replace(summary, scores=scores, credits={}, tuning=Tuning())
+        finished = [(entry.trial, result) for entry in record.trials(summary.configuration) if (result := entry.finished)]
+        scores = {(trial.task, trial.seed): run.metrics[metric] for trial, run in finished if metric in run.metrics}
+        rounding = max((_step(metric, run) for _, run in finished), default=0.0)
+        summary = replace(summary, scores=scores, credits={}, tuning=Tuning(), rounding=rounding)
     return SidePart.fill(
         summary,
         sweep=record.name,
@@ -214,6 +217,14 @@ def _advice(comparison: Comparison) -> str:
         return ""
     few = "More examples" if sum(comparison.luck) / 2 > gap.half / math.sqrt(2) else "More seeds"
     return f"{few} would tell more of this difference."
+
+
+def _step(metric: str, run: TrialResult) -> float:
+    """Returns what one row adds to a metric whose rows are each right or wrong; 0 for any other number, such as a loss."""
+    name, examples = metric.removeprefix("search_"), run.facts.get(SEARCHED if metric.startswith("search_") else EXAMPLES)
+    name = str(run.facts.get(METRIC)) if name == "score" else name
+    graded = any(row.graded for known, row in METRICS.items() if name.startswith(known))
+    return 100 / examples if graded and examples else 0.0
 
 
 def _warnings(comparison: Comparison, *sides: SidePart) -> Iterator[str]:

@@ -21,7 +21,7 @@ from orchestrator.commands.app import main
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.results.tuning import Tuning
-from orchestrator.review.comparing import compare_sweeps, differing
+from orchestrator.review.comparing import _step, compare_sweeps, differing
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.trials_file import write_trials
 from tests.benchmarks.trials import read_trials
@@ -106,6 +106,20 @@ def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, compare: C
     for name in "cd":
         record(tmp_path / name, {"x": (1, scores)}, seeds=(0, 1, 2), tasks=both, facts=facts)
     assert f"toy/paraphrase: +0.00 ({low:+.2f} to {high:+.2f}, 3 seeds)" in compare("c", "d").out
+
+
+def test_equal_differences_of_a_metric_are_no_proof(tmp_path: Path, compare: Cli) -> None:
+    """One row of 200 apart with both seeds. A loss, which counts no rows, has no such step."""
+    facts = {"metric": "accuracy", "search_examples": 200, "reported_examples": 400}
+    for name, score in (("a", 80.5), ("b", 80.0)):
+        record(tmp_path / name, {"LoRA r1": (1, over_seeds(score, score))}, facts=facts)
+    shown = compare("a", "b", "--metric", "search_score").out
+    assert "No difference" in shown
+    low = float(re.findall(r"interval (\S+) to ", shown)[0])
+    assert low == pytest.approx(0.5 - stats.t.ppf(0.975, 1) * 0.5 / np.sqrt(12), abs=0.01)
+    (run,) = [entry.finished for entry in read_folder(tmp_path / "a").entries][:1]
+    steps = {"accuracy_mismatched": 0.25, "search_f1": 0.5, "search_loss": 0.0, "energy_kept": 0.0, "likelihood": 0.0}
+    assert {name: _step(name, run) for name in steps} == steps
 
 
 @pytest.mark.parametrize(
