@@ -77,9 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return Part([tuple(rows.column(name)[row] for name in task["text"]) for row in numbers], labels)
 
     for name, script in SCRIPTS.items() if options.epochs else ():
-        classes = 0 if scale else len(names)
-        (score,), size, seconds = train_plain(script, part(mine), [part(held)], classes, options.epochs, options.seed)
-        show(Measured(name, score, size, seconds))
+        show(train_plain(name, script, part(mine), part(held), 0 if scale else len(names), options.epochs, options.seed))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mine.csv"
         write_rows(file, rows, [*task["text"], options.label], mine)
@@ -100,12 +98,9 @@ def write_rows(file: Path, rows: Rows, columns: Sequence[str], numbers: Sequence
 
 
 def train_plain(
-    script: dict[str, Any], mine: Part, scored: Sequence[Part], classes: int, epochs: float, seed: int, batch: int = BATCH
-) -> tuple[list[float], int, float]:
-    """Trains as a tutorial of PEFT does: AdamW, one rate for adapter and head, falling linearly, the last weights.
-
-    Returns the scores of `scored`, the trainable parameters without the head, and the seconds before them. Rank 0: all weights.
-    """
+    name: str, script: dict[str, Any], mine: Part, held: Part, classes: int, epochs: float, seed: int, batch: int = BATCH
+) -> Measured:
+    """Trains as a tutorial of PEFT does: AdamW, one rate for adapter and head, falling linearly, the last weights."""
     import peft
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
@@ -117,10 +112,10 @@ def train_plain(
     folder = resolve_model(MODEL, None)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes or 1)
-    model, rank = base, script["r"]
-    if rank:
-        settings = {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0, "target_modules": script["targets"]}
-        model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", **settings))
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS", r=script["r"], lora_alpha=2 * script["r"], lora_dropout=0.0, target_modules=script["targets"]
+    )
+    model = peft.get_peft_model(base, config)
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learnt, lr=script["rate"], weight_decay=0.01)
     steps = round(epochs * -(-len(mine.labels) // batch))
@@ -140,10 +135,8 @@ def train_plain(
         schedule.step()
         optimizer.zero_grad()
     seconds = time.perf_counter() - began
-    size = sum(
-        weight.numel() for key, weight in model.named_parameters() if ("lora_" in key if rank else "classifier" not in key)
-    )
-    return [score_model(model, tokenizer, part, classes) for part in scored], size, seconds
+    size = sum(weight.numel() for key, weight in model.named_parameters() if "lora_" in key)
+    return Measured(name, score_model(model, tokenizer, held, classes), size, seconds)
 
 
 def tokenize(tokenizer: Any, texts: Sequence[tuple[str, ...]]) -> Any:
