@@ -1,5 +1,5 @@
-"""Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, with DoRA, VeRA, full fine-tuning and the weight form; and
-of CRAFT and LoRA in the upper half of the layers.
+"""Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, with DoRA, VeRA and full fine-tuning; and of CRAFT and LoRA
+in the upper half of the layers.
 
     python -m tests.benchmarks.step_time [--models minilm roberta-base llama llama3-8b-2layers] [--quick] [--threads 1]
     python -m tests.benchmarks.step_time --device cuda [--models llama3-8b]
@@ -23,18 +23,15 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from peft import LoraConfig, VeraConfig, get_peft_model
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import AutoModel, BertConfig, LlamaConfig, PretrainedConfig, RobertaConfig
 
 from craft import CraftConfig
 from craft.models.projections import target_modules
-from craft.tuners.craft.layer import CraftLinear
 from orchestrator.record.manifest import hardware
 
 QV, QKVO = ("q", "v"), ("q", "k", "v", "o")
@@ -201,8 +198,8 @@ def table(title: str, timings: list[Timing], goals: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def craft(model: nn.Module, rank: int, projections: Sequence[str]) -> nn.Module:
-    return get_peft_model(model, CraftConfig(ranks=("all", rank, rank), projections=tuple(projections), init_seed=0))
+def craft(model: nn.Module, rank: int) -> nn.Module:
+    return get_peft_model(model, CraftConfig(ranks=("all", rank, rank), projections=QV, init_seed=0))
 
 
 def lora(model: nn.Module, rank: int, projections: Sequence[str], *, same_dtype: bool = True, dora: bool = False) -> nn.Module:
@@ -210,8 +207,8 @@ def lora(model: nn.Module, rank: int, projections: Sequence[str], *, same_dtype:
     return get_peft_model(model, config, autocast_adapter_dtype=not same_dtype)
 
 
-def vera(model: nn.Module, projections: Sequence[str]) -> nn.Module:
-    return get_peft_model(model, VeraConfig(r=256, target_modules=target_modules(model, projections)))
+def vera(model: nn.Module) -> nn.Module:
+    return get_peft_model(model, VeraConfig(r=256, target_modules=target_modules(model, QV)))
 
 
 def in_upper_half(model: nn.Module, shape: Shape) -> tuple[nn.Module, nn.Module]:
@@ -221,24 +218,6 @@ def in_upper_half(model: nn.Module, shape: Shape) -> tuple[nn.Module, nn.Module]
     ours = CraftConfig(ranks=("all", 128, 128), projections=QV, exclude_modules=lower, init_seed=0)
     theirs = LoraConfig(r=8, lora_alpha=8, target_modules=target_modules(model, QV, layers=half))
     return get_peft_model(shared_copy(model), ours), get_peft_model(shared_copy(model), theirs, autocast_adapter_dtype=False)
-
-
-def weight_form(model: nn.Module, rank: int, projections: Sequence[str]) -> nn.Module:
-    """CRAFT as the paper implements it: every adapted weight rebuilt in each forward pass."""
-    adapted = craft(model, rank, projections)
-    for layer in adapted.modules():
-        if isinstance(layer, CraftLinear):
-            layer.forward = partial(_rebuilt, layer)  # type: ignore[method-assign]
-    return adapted
-
-
-def _rebuilt(layer: CraftLinear, x: Tensor) -> Tensor:
-    (piece,) = layer.craft_slices["default"]
-    factors = piece.stack.ready()
-    core = piece.matrices(x.float(), layer.training)[1]
-    delta = piece.stack.scaling * factors.u2 @ core @ factors.u3.T
-    base = layer.base_layer
-    return F.linear(x, (base.weight + delta).to(x.dtype), base.bias)
 
 
 def step(model: nn.Module, shape: Shape, device: str, *, full: bool = False) -> Callable[[], None]:
@@ -266,7 +245,7 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
     large = shape.name.startswith("llama3")
     ranks = [rank for rank in (LARGE_RANKS if shape.checkpointing else RANKS) if rank <= _smallest(shape)]
     # The largest first: the others are slices of its decomposition.
-    ours = {rank: craft(shared_copy(base), rank, QV) for rank in reversed(ranks)}
+    ours = {rank: craft(shared_copy(base), rank) for rank in reversed(ranks)}
     if large:
         baseline = "LoRA r=32 qkvo"
         models = {baseline: lora(shared_copy(base), 32, QKVO)}
@@ -274,7 +253,6 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
         low, high = (1.0, 1.01) if shape.checkpointing else (0.95, 0.98)
         goals = {"CRAFT qv r=128": low, "CRAFT qv r=250": high}
         models |= {f"CRAFT qv r={rank}": ours[rank] for rank in ranks}
-        models["weight form qv r=128"] = weight_form(shared_copy(base), 128, QV)
         models["DoRA r=32 qkvo"] = lora(shared_copy(base), 32, QKVO, dora=True)
     else:
         baseline = "LoRA r=8 qv"
@@ -282,12 +260,9 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
         models = {baseline: lora(shared_copy(base), 8, QV)}
         models["LoRA r=8 qv, float32 adapters"] = lora(shared_copy(base), 8, QV, same_dtype=False)
         models |= {f"CRAFT qv r={rank}": ours[rank] for rank in ranks}
-        models["weight form qv r=128"] = weight_form(shared_copy(base), 128, QV)
         models["DoRA r=8 qv"] = lora(shared_copy(base), 8, QV, dora=True)
         if shape.name != "llama":  # VeRA shares A and B among layers; grouped-query shapes differ
-            models["VeRA r=256 qv"] = vera(shared_copy(base), QV)
-        models["LoRA r=8 qkvo"] = lora(shared_copy(base), 8, QKVO)
-        models["CRAFT qkvo r=128"] = craft(shared_copy(base), 128, QKVO)
+            models["VeRA r=256 qv"] = vera(shared_copy(base))
         models["CRAFT qv r=128, upper half"], models["LoRA r=8 qv, upper half"] = in_upper_half(base, shape)
     if dtype == torch.float32:
         models = {name: model for name, model in models.items() if "float32 adapters" not in name}
