@@ -21,11 +21,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from craft.words import format_duration
 from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View
 from dashboards.store import Feed, Store, SweepEntry
-from orchestrator.review.progress import SILENT_SECONDS, Progress, describe_running, is_recent
+from orchestrator.review.progress import PHASES, describe_running, is_running
 from orchestrator.review.run_table import read_table
 from orchestrator.tools.secrets import redact
 
@@ -48,14 +47,12 @@ def state_of(entries: Sequence[SweepEntry], view: View, troubles: Sequence[str] 
     """Returns the list of sweeps, which of them are shown, their progress, and the panels of the page. `troubles` says why
     sweeps cannot be read."""
     reports = [frame.progress() for frame in view.sweeps]
-    silent = [_silence(now) for now in reports]
-    times = [quiet or (now.times if now.phase == "running" else []) for now, quiet in zip(reports, silent, strict=True)]
-    parts = [", ".join([now.counts, *passed]) for now, passed in zip(reports, times, strict=True)]
+    parts = [", ".join([now.counts, *{"running": now.times, "lost": [PHASES["lost"]]}.get(now.phase, [])]) for now in reports]
     if len(parts) > 1:
         parts = [f"{name}: {part}" for name, part in zip(view.names, parts, strict=True)]
     return {
         "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],
-        "running": any(now.phase == "running" and not quiet for now, quiet in zip(reports, silent, strict=True)),
+        "running": any(now.phase == "running" for now in reports),
         "status": " · ".join([*filter(None, troubles)] or parts),
         "answers": [
             {"sweep": frame.name, "text": text, "folder": frame.folder} for frame in view.sweeps if (text := answer_text(frame))
@@ -68,18 +65,11 @@ def state_of(entries: Sequence[SweepEntry], view: View, troubles: Sequence[str] 
     }
 
 
-def _silence(now: Progress) -> list[str]:
-    """Returns how long the driver of a sweep without an end has written nothing, if it is most likely gone."""
-    silent = time.time() - (now.updated or 0.0)
-    gone = now.phase == "running" and silent >= SILENT_SECONDS
-    return [f"no sign of its driver for {format_duration(silent)}"] if gone else []
-
-
 def answer_text(frame: Frames) -> str:
     """Returns a sweep's answer, if it has one, and why trials were added."""
     added = [f"Added: {decision.why}" for decision in frame.state.decisions]
     answer, now = frame.answer, time.time()
-    if answer is not None and is_recent(frame.state, now):
+    if answer is not None and is_running(frame.state, now):
         answer = answer.running(describe_running(frame.state, now))
     return "\n".join([*([answer.text] if answer is not None else []), *added])
 

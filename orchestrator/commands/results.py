@@ -227,14 +227,14 @@ def wait(
 
     Exit status: 0 it has finished, and no trial failed; 1 it failed, was interrupted, or still runs; 2 there is no such sweep.
     """
-    from orchestrator.review.progress import SILENT_SECONDS, read_status
+    from orchestrator.review.progress import read_status
 
     began = time.monotonic()
     deadline = float("inf") if timeout is None else began + timeout
     folder, was_driven = _await_folder(sweep, storage, min(deadline, began + BEGIN_SECONDS)), False
     again = time.monotonic() + AGAIN_SECONDS
     while time.monotonic() < deadline:
-        driven = is_driven(folder, SILENT_SECONDS)
+        driven = is_driven(folder)
         if not driven and (was_driven or time.monotonic() >= again):
             break
         was_driven = was_driven or driven

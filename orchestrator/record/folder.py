@@ -18,6 +18,8 @@ from pathlib import Path
 EFFECTIVE_FILE = "sweep.yaml"
 """Also the name of that file as an artifact in the tracking store."""
 LOG_FILE = "log.jsonl"
+SILENT_SECONDS = 300.0
+"""A driver reports every 15 s. What it reported of its trials counts for so long; then it is most likely gone."""
 FRONT_CSV, FRONT_TEX, FRONT_PNG, FRONT_HTML = "front.csv", "front.tex", "front.png", "front.html"
 
 
@@ -136,10 +138,8 @@ def holder_of(folder: Path) -> Holder | None:
         return None
 
 
-def is_driven(folder: Path, silent_seconds: float | None = None) -> bool:
-    """Returns whether a driver runs the sweep in a folder, as far as this machine can know: one on another machine does, unless
-    its log has not grown for so many seconds, if given. It reports every 15 seconds."""
+def is_driven(folder: Path) -> bool:
+    """Returns whether a driver runs the sweep in a folder: one on another machine does if its log has grown lately."""
     holder = holder_of(folder.absolute())
-    if holder is None or (alive := holder.is_alive) is False:
-        return False
-    return bool(alive or silent_seconds is None or time.time() - SweepFolder(folder).record.stat().st_mtime < silent_seconds)
+    alive = holder.is_alive if holder is not None else False
+    return time.time() - SweepFolder(folder).record.stat().st_mtime < SILENT_SECONDS if alive is None else alive

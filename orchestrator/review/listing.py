@@ -19,13 +19,13 @@ from pydantic import Field, computed_field
 
 from craft.words import format_bytes, plural
 from orchestrator.record.checkpoints import place_of
-from orchestrator.record.folder import SweepFolder, holder_of, one_driver, sweeps_in
+from orchestrator.record.folder import SILENT_SECONDS, SweepFolder, holder_of, is_driven, one_driver, sweeps_in
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import copied_from
 from orchestrator.record.state import State
 from orchestrator.results.report import Count, Number, Part, Report
 from orchestrator.review.past_sweep import NoSuchSweep, find_folder, find_run
-from orchestrator.review.progress import SILENT_SECONDS, Progress, is_recent, progress_of, read_status
+from orchestrator.review.progress import Progress, is_running, progress_of, read_status
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.secrets import redact
@@ -79,10 +79,7 @@ def _of_run(run: Any, reader: StoreReader) -> SweepPart:
     name = run.data.tags[SWEEP]
 
     def read() -> Progress:
-        state, now = read_state(reader.log(run)), time.time()
-        report = progress_of(state, Path(name), None, now)
-        # A store has no driver that could be asked.
-        return report.model_copy(update={"phase": "running"}) if is_recent(state, now) else report
+        return progress_of(read_state(reader.log(run)), Path(name), None, time.time(), alive=None)
 
     return _part(name, f"run {run.info.run_id}", None, read)
 
@@ -146,7 +143,7 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
             raise
         reader, run = find_run(name, uri)
         state = _state_of(run, reader)
-        if is_recent(state, time.time()):
+        if is_running(state, time.time()):
             raise ValueError(
                 f"{name} may be in use: its log in {redact(uri)} grew in the last {SILENT_SECONDS / 60:.0f} minutes. Stop its "
                 "driver first, or wait; nothing was removed"
@@ -154,8 +151,12 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
         runs = _runs(uri, run.data.tags[SWEEP_ID])
         stays = ["the sweep's folder, which is not here, with its checkpoints", *_left(state, uri, runs)]
         return Removal(sweep=name, uri=uri, runs=runs, stays=stays)
+    if is_driven(folder):
+        raise ValueError(
+            f"{folder} is in use by {holder_of(folder.absolute())}. Stop that first (Ctrl-C, or SIGTERM to it), or wait "
+            f"{SILENT_SECONDS / 60:.0f} min if its machine is gone; nothing was removed"
+        )
     state = read_state(SweepFolder(folder).record)
-    _refuse_driver(folder, state)
     noted = state.sweep.tracking.uri if state.started is not None else ""
     store = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
     runs = _runs(store, state.sweep_id)
@@ -171,16 +172,6 @@ def _state_of(run: Any, reader: StoreReader) -> State:
         return read_state(reader.log(run))
     except (ValueError, OSError):  # a sweep whose log is damaged or gone can be removed
         return State()
-
-
-def _refuse_driver(folder: Path, state: State) -> None:
-    holder = holder_of(folder.absolute())
-    alive = holder.is_alive if holder is not None else False
-    if alive or (alive is None and state.ended is None):
-        may = "is" if alive else "may be"
-        raise ValueError(
-            f"{folder} {may} in use by {holder}. Stop that first (Ctrl-C, or SIGTERM to the process); nothing was removed"
-        )
 
 
 def _runs(uri: str | None, sweep_id: str) -> list[Any]:

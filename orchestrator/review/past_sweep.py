@@ -27,7 +27,7 @@ from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.review.pick import Pick, pick
-from orchestrator.review.progress import describe_running, is_recent
+from orchestrator.review.progress import describe_running, is_running
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE, Sweep
@@ -84,9 +84,7 @@ class PastSweep:
     @property
     def is_running(self) -> bool:
         """Whether a driver runs it; of a sweep in a store, as far as its log says that."""
-        if self.state.ended is not None or self.state.started is None:
-            return False
-        return is_recent(self.state, time.time()) if self.folder is None else is_driven(self.folder)
+        return is_running(self.state, time.time(), None if self.folder is None else is_driven(self.folder))
 
     @cached_property
     def answer(self) -> Answer:

@@ -17,7 +17,7 @@ from rich.console import Console
 from craft.words import format_duration
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import SessionEnded
-from orchestrator.record.folder import Holder, SweepFolder, holder_of
+from orchestrator.record.folder import SILENT_SECONDS, Holder, SweepFolder, holder_of
 from orchestrator.record.log import read_state
 from orchestrator.record.resume import check_name
 from orchestrator.record.state import Entry, State, count_phases
@@ -38,8 +38,6 @@ PHASES: dict[Phase, str] = {
     "interrupted": "interrupted",
 }
 FAILURES_SHOWN, RUNNING_SHOWN = 5, 8
-SILENT_SECONDS = 300.0
-"""A driver reports every 15 s. What it reported of its trials counts for so long; then it is most likely gone."""
 MORE_FAILURES = "run what has failed again"
 
 
@@ -238,9 +236,10 @@ def read_status(folder: Path) -> Progress:
     return progress_of(state, folder, holder_of(folder.absolute()), time.time())
 
 
-def progress_of(state: State, folder: Path, holder: Holder | None, now: float) -> Progress:
-    """Returns the progress of the sweep in a folder with its answer and the next commands."""
-    report = progress(state, now, alive=holder.is_alive if holder is not None else False)
+def progress_of(state: State, folder: Path, holder: Holder | None, now: float, alive: bool | None = False) -> Progress:
+    """Returns the progress of the sweep in a folder with its answer and the next commands. Without a `holder`, `alive` says
+    whether its driver lives; it is None in a store, which cannot know."""
+    report = progress(state, now, alive=holder.is_alive if holder is not None else alive)
     if report.phase == "lost":  # nothing runs, as after an end
         state = state.after(SessionEnded(status="interrupted", time=report.updated or 0.0))
     process, machine = (holder.pid, holder.host) if holder else (None, None)
@@ -256,10 +255,10 @@ def progress_of(state: State, folder: Path, holder: Holder | None, now: float) -
     return report.model_copy(update=about)
 
 
-def is_recent(state: State, now: float) -> bool:
-    """Returns whether a session's log was written lately, so that its driver most likely runs, on whichever machine."""
-    works = state.started is not None and state.ended is None and any(not entry.ended for entry in state.requested)
-    return works and now - _updated(state) < SILENT_SECONDS
+def is_running(state: State, now: float, alive: bool | None = None) -> bool:
+    """Returns whether a driver runs a session: where it is not known whether that lives, if its log has grown lately."""
+    lives = now - _updated(state) < SILENT_SECONDS if alive is None else alive
+    return lives and state.started is not None and state.ended is None
 
 
 def describe_running(state: State, now: float) -> str:
@@ -286,7 +285,7 @@ def progress(
             the log counts.
         missing: the resources that no machine has and a trial waits for.
     """
-    phase, underway, updated = _phase(state, alive), state.underway, _updated(state)
+    phase, underway, updated = _phase(state, now, alive), state.underway, _updated(state)
     if phase == "lost":
         state = state.after(SessionEnded(status="interrupted", time=updated))
     runs, ended = phase == "running", state.ended if phase != "lost" else None
@@ -330,11 +329,11 @@ def progress(
     )
 
 
-def _phase(state: State, alive: bool | None) -> Phase:
+def _phase(state: State, now: float, alive: bool | None) -> Phase:
     if state.started is None:
         return "running" if alive else "empty"
     if state.ended is None:
-        return "lost" if alive is False else "running"
+        return "running" if is_running(state, now, alive) else "lost"
     return state.ended.status if state.ended.status in ("finished", "interrupted") else "failed"  # type: ignore[return-value]
 
 

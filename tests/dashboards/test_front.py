@@ -151,7 +151,8 @@ def test_cuts_are_no_trainings_in_what_the_page_counts() -> None:
     cuts = configuration("cut", scores={"toy": [70.0, 60.0]}, states={("toy", 1): "stopped"})
     for cut in cuts:
         cut.trial = replace(cut.trial, why=Why("cut", trained[0].trial.key))
-    status = state_of([], view_of(("ranks", [FakeSession(planned=2), *trained, *rest, *cuts])))["status"]
+    session = FakeSession(planned=2, underway=Underway(left=None, doing=""))
+    status = state_of([], view_of(("ranks", [session, *trained, *rest, *cuts])))["status"]
     assert status.startswith("1/2 trainings done, 1 running, 0 failed, 1/2 cuts done")
 
 
@@ -170,7 +171,7 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     view = view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials]))
     now, state = view.sweeps[0].progress(), state_of([], view)
     assert (now.seconds_left, now.doing) == (None, ""), "a driver that has been silent for an hour is gone"
-    assert (state["running"], state["status"].rpartition(", ")[2]) == (False, "no sign of its driver for 1 h 00 min")
+    assert (state["running"], state["status"].rpartition(", ")[2]) == (False, "interrupted: its driver is gone")
 
 
 def test_failures_give_their_reasons(tmp_path: Path) -> None:

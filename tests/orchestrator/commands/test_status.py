@@ -144,6 +144,15 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     assert "None" not in shown
 
 
+def test_a_driver_elsewhere_that_reports_nothing_for_minutes_is_gone(tmp_path: Path) -> None:
+    log = SweepLog(tmp_path / "demo")
+    running(log)
+    state = read_state(tmp_path / "demo" / "log.jsonl")
+    phases = [progress_of(state, tmp_path / "demo", AWAY, 1.79e9 + 5 + seconds).phase for seconds in (299, 301)]
+    assert phases == ["running", "lost"]
+    assert progress_of(state, tmp_path / "demo", HERE, NOW + 3600).phase == "running", "it lives: its machine may have slept"
+
+
 def test_each_status_is_summed_up_anew_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept of an earlier answer would not know that results are summed up in another way since."""
     log = SweepLog(tmp_path / "demo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -109,7 +110,11 @@ def test_remove_refuses_while_a_driver_lives(cli: Cli) -> None:
     elsewhere = {"pid": 1, "host": "another", "start": "1"}
     open_ = record(Path("runs/open"), {"LoRA r1": (100, over_seeds(80.0))})
     (open_ / ".driver.json").write_text(json.dumps(elsewhere))
-    assert "may be in use by process 1 on another" in cli("remove", "open", "--yes", status=WRONG).err
+    assert "is in use by process 1 on another" in cli("remove", "open", "--yes", status=WRONG).err
+    os.utime(open_ / "log.jsonl", (1, 1))
+    assert "no driver runs" in cli("pause", "open").out, "one that has written nothing for minutes is gone with its machine"
+    assert cli("remove", "open", "--yes").out
+    assert not open_.exists()
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from craft.tasks.files import DataError
 from orchestrator import judge
 from orchestrator.commands.app import main
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.events import SessionEnded
 from orchestrator.record.state import Entry
 from orchestrator.results.metrics import flat_cells, sized
 from orchestrator.review import run_table
@@ -28,7 +29,7 @@ from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import read_table
 from orchestrator.review.trials_file import write_trials
 from tests.orchestrator.conftest import Cli
-from tests.orchestrator.recorded import over_seeds, record
+from tests.orchestrator.recorded import over_seeds, record, write_log
 from tests.orchestrator.review.test_changed_tables import (
     LEVELS,
     SEEDS,
@@ -49,7 +50,9 @@ from tests.orchestrator.review.test_changed_tables import (
 def sweep(tmp_path: Path) -> PastSweep:
     """The same trainings as a sweep that has run."""
     configurations = {f"LoRA r{rank}": (100 * rank, over_seeds(*(score_of(rank, seed) for seed in SEEDS))) for rank in LEVELS}
-    return read_folder(record(tmp_path / "runs" / "ranks", configurations, seeds=SEEDS))
+    folder = record(tmp_path / "runs" / "ranks", configurations, seeds=SEEDS)
+    write_log(folder, SessionEnded(status="finished"))
+    return read_folder(folder)
 
 
 def with_facts(entry: Entry) -> Entry:
