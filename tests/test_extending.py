@@ -18,9 +18,11 @@ from craft.plugins import VARIABLE, load_plugins
 from craft.tasks import SUITES, TASKS
 from craft.tasks.metrics import METRICS
 from craft.testing import check_method, check_metric, check_task
+from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.manifest import describe_session
+from orchestrator.record.folder import one_driver
+from orchestrator.record.manifest import describe_session, write_effective
 from orchestrator.record.resume import changed_plugins
 from orchestrator.record.state import State
 from orchestrator.search.stages import make_strategy
@@ -30,6 +32,7 @@ from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.testing import check_searcher
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
+from tests.orchestrator.driven import driving
 from tests.test_documents import ROOT, blocks
 
 PAGE = ROOT / "docs" / "extending.md"
@@ -141,6 +144,22 @@ def test_a_changed_plugin_is_named_on_resuming(tmp_path: Path) -> None:
     load_sweep(tmp_path / "own.yaml")
     assert METRICS["kappa"].signed
     assert [line.partition(" is ")[0] for line in changed_plugins(before)] == ["plugin kappa"]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"), [("kappa.py", "plugin kappa is another one"), ("kappa.py, mine.py", "plugins: were")]
+)
+def test_a_running_driver_keeps_its_plugins(
+    names: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example("kappa.py", tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    plan = make_plan(load_sweep(sweep_file(tmp_path, "kappa.py")))
+    with driving(plan, plan.sweep.folder) as driver, one_driver(plan.sweep.folder):
+        write_effective(driver.folder, plan.sweep)
+        (tmp_path / "kappa.py").write_text((tmp_path / "kappa.py").read_text() + "\n# another one\n" * ("mine.py" not in names))
+        assert main(["apply", str(sweep_file(tmp_path, names)), "--yes", "--set", "seeds=[0, 1]"]) == WRONG
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def apply(
     from orchestrator.driver.change import check_change, find_change
     from orchestrator.driver.request import apply_request, pending
     from orchestrator.record.log import read_state
-    from orchestrator.record.resume import check_data, check_name, recorded_sweep
+    from orchestrator.record.resume import changed_plugins, check_data, check_name, recorded_sweep
     from orchestrator.worker.preparation import prepare
 
     options = Options(
@@ -92,7 +92,7 @@ def apply(
         options.remember(folder, plan.sweep.written)  # or --resume would refuse a file that says the same in another way
     if change and driven:
         assert recorded is not None, "a driver writes the effective file first"
-        check_change(recorded, plan.sweep)
+        check_change(recorded, plan.sweep, changed_plugins(state))
         new = [trial for trial in (*plan.trials, *plan.examples) if trial.key not in state.entries]
         if new:  # before the driver gets them
             check_data(plan.sweep, state.entries.values(), prepare(new, elsewhere=True))

@@ -136,10 +136,12 @@ def _price(recorded: Sweep | None, sweep: Sweep, jobs: list[Job], state: State, 
     return {"trainings": len(new), "seconds": seconds if new else 0.0, "price": lines}
 
 
-def check_change(recorded: Sweep, sweep: Sweep) -> None:
-    """Checks that a driver that runs can take a file over from another one."""
+def check_change(recorded: Sweep, sweep: Sweep, changed_plugins: Iterable[str] = ()) -> None:
+    """Checks that a driver that runs can take a file over from another one. It keeps the plugins that it has imported."""
     check_resume(sweep.folder, sweep, recorded)
-    lines = []
+    lines = [*changed_plugins]
+    if recorded.plugins != sweep.plugins:
+        lines.append(f"plugins: were {shown([*recorded.plugins])}, are {shown([*sweep.plugins])}")
     if recorded.scheduler != sweep.scheduler:
         lines.append(f"scheduler: was {recorded.scheduler.name}, is {sweep.scheduler.name} ({sweep.where(('scheduler',))})")
     new = [share for share in sweep.shares if share not in recorded.shares]
