@@ -202,14 +202,22 @@ class Mirror:
         if self._lost or self._dirty[place] is not None:  # the store may have a later point without an earlier one
             store.read_points(run, rows)
         items = differences(desired, rows, run, above.id if above else None)
-        failed = store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside])
-        if desired.data is not None:
-            store.add_data(run, *desired.data)
+        sent = store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside])
+        failed: list[Failed] = [((place, item.key, item.value), error) for item, error in sent]
+        if desired.data is not None and (data := (place, "data", desired.data[1])) not in self._aside:
+            try:
+                store.add_data(run, *desired.data)
+            except Exception as error:  # a server may lack or forbid this: the run still ends, and gets its adapter
+                if is_missing(error) or is_refusal(error):
+                    store.check_there(run)
+                elif not store.answers():
+                    raise
+                failed.append((data, error))
         ended = int(1000 * desired.ended)
         if desired.status != run.status or (run.status != "RUNNING" and run.ended != ended):
             store.set_status(run, desired.status, ended)
         self._upload(desired, run, store)
-        return [((place, item.key, item.value), error) for item, error in failed]
+        return failed
 
     def _send(self, place: Place, store: SweepStore) -> list[Failed]:
         """Sends what the store lacks of the log itself, or the sweep's saved views and answer."""

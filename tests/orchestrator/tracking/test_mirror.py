@@ -232,6 +232,26 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
     assert runs(uri)["trial", trial.key].data.params["learning_rate"] == "3e-4"
 
 
+@pytest.mark.parametrize("code", ["RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"])
+def test_a_store_that_takes_no_data_sets_holds_up_nothing_else(uri: str, tmp_path: Path, requests: Requests, code: str) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.train(trial)
+
+    def refuse(name: str, _: Any) -> None:
+        if name == "log_inputs":
+            raise MlflowException("API request failed", getattr(databricks_pb2, code))
+
+    requests.before = refuse
+    copy = Mirror(tmp_path, uri)
+    copy.step()
+    requests.let_all_pass()
+    assert runs(uri)["trial", trial.key].info.status == "FINISHED"
+    requests.before = refuse
+    step_until_equal(copy, tmp_path)
+    assert copy.refused == 1
+
+
 def delete_all(uri: str) -> None:
     for run in runs(uri).values():
         MlflowClient(uri).delete_run(run.info.run_id)
