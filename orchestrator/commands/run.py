@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from orchestrator.commands.options import (
     WIDTH,
@@ -104,8 +103,6 @@ def run(
         show_plan(plan_sweep(options, console), options, as_json)
         return 0
     outcome = run_file(options, console)
-    if outcome.trouble:
-        Console(stderr=True, highlight=False, emoji=False, markup=False).print(outcome.trouble)
     if as_json:
         from orchestrator.review.front_report import front_report
         from orchestrator.review.past_sweep import read_folder

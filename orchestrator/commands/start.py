@@ -23,6 +23,7 @@ from orchestrator.record.resume import check_begun, check_resume
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.secrets import redact
 from orchestrator.tracking.client import resolve_uri
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def run_plan(plan: Plan, options: Options, console: Console) -> SweepOutcome:
 
     with _claimed(plan.sweep.folder):
         check_answers(options.address) if options.address is not None else check_socket_room()
-        return run_session(plan, options, store_of(options, plan.sweep), console)
+        outcome = run_session(plan, options, store_of(options, plan.sweep), console)
+    if outcome.trouble:
+        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False).print(redact(outcome.trouble))
+    return outcome
 
 
 def store_of(options: Options, sweep: Sweep) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.commands import start
+from orchestrator.commands import session, start
 from orchestrator.commands.app import WRONG
 from orchestrator.commands.control import ask
 from orchestrator.commands.start import plan_sweep
@@ -220,6 +220,16 @@ def test_an_applied_file_is_continued_in_all_its_places(here: Path, cli: Cli, mo
     places = ("--storage", "my runs", "--tracking-uri", "sqlite:///my store.db", "--address", "auto")
     cli("apply", "t.yaml", "--yes", "--set", "seeds=[0, 1]", *places)
     assert seen == [shlex.join(("craft-sweeps", "run", "t.yaml", "--resume", "--set", "seeds=[0, 1]", *places))]
+
+
+def test_why_a_session_broke_off_is_printed_whichever_command_began_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = SweepOutcome(State(), 0.0, trouble="Ray broke off: http://me:secret@host")
+    monkeypatch.setattr(session, "run_session", lambda *_: outcome)
+    Path("t.yaml").write_text(SAME)
+    assert start.run_file(Options("t.yaml"), Console(quiet=True)) is outcome
+    assert capsys.readouterr().err == "Ray broke off: http://***@host\n"
 
 
 def test_apply_shows_a_change_to_programs_and_changes_nothing_unasked(here: Path, cli: Cli) -> None:
