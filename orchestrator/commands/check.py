@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.plan.ways import Gpu
     from orchestrator.record.options import Options
+    from orchestrator.sweepfile.resources import Resources
     from orchestrator.sweepfile.sweep import Sweep
 
 KEPT_CHECKPOINTS = 2
@@ -132,7 +133,8 @@ def _on_cluster(plan: Plan, storage: str, shared: Shared, address: str | None, m
         found += [] if address is None else _machines(plan, storage, shared.fingerprints)
         requested = [share.gpu / share.count for share in plan.sweep.shares if share.gpu]
         tried = try_gpus(min(requested)) if requested else []
-        steps = list(_together(plan, shared))
+        several = [share for share in plan.sweep.shares if share.count > 1 and (cluster.slots(share) or not alone)]
+        steps = list(_together(plan, shared, several))
         counts = [machine.get("GPU", 0) for machine in cluster.machines]
     yield from [*found, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]
 
@@ -180,11 +182,11 @@ def check_machine(storage: str, token: str, runs: Sequence[dict[str, Any]], fing
             pass
 
 
-def _together(plan: Plan, shared: Shared) -> Iterator[Finding]:
-    """Takes a step of a trial of each number of processes above 1, in those processes."""
+def _together(plan: Plan, shared: Shared, several: Sequence[Resources]) -> Iterator[Finding]:
+    """Takes a step of a trial of each of these shares of several processes, in those processes."""
     from orchestrator.tune.crew import try_steps
 
-    firsts = {trial.resources.describe(): trial for trial in plan.trials or plan.examples if trial.resources.count > 1}
+    firsts = {trial.resources.describe(): trial for trial in plan.trials or plan.examples if trial.resources in several}
     for trial in firsts.values():
         training = trial.run.training
         batch = training.batch_size * training.gradient_accumulation

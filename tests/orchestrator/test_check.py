@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from orchestrator.plan.tuning import budget_of
 from orchestrator.plan.ways import Gpu
 from orchestrator.record.options import Options
 from orchestrator.tune import cluster as tune_cluster
+from orchestrator.tune import crew
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.stand_in import ray_cluster
@@ -110,6 +113,22 @@ def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, cli: Cl
     printed = cli("check", str(tmp_path / "sweep.yaml"), *options, status=1).out
     assert "no trial fits now: each asks for cpu 1000" in printed
     assert "[" not in printed, "marks are colours, not markup"
+
+
+@pytest.mark.parametrize(("address", "tried"), [(None, 0), ("auto", 1)])
+def test_no_step_waits_for_what_can_never_fit(
+    address: str | None, tried: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an address no machine joins; a cluster may grow."""
+    steps = list[str]()
+    cluster = SimpleNamespace(slots=lambda share: 0, machines=[{"CPU": 4.0, "GPU": 1.0}])
+    monkeypatch.setattr(tune_cluster, "joined", lambda address: nullcontext(cluster))
+    monkeypatch.setattr(tune_cluster, "try_gpus", lambda gpu: [])
+    monkeypatch.setattr(tune_cluster, "ask_each", lambda *_: [])
+    monkeypatch.setattr(crew, "try_steps", lambda job, *_: steps.append(job.key))
+    findings = [*diagnose(plan_of(tmp_path, "resources: {gpu: 2}\n"), call_of(tmp_path, address))]
+    assert found(findings, "room").sentence.startswith("no trial fits now")
+    assert len(steps) == tried
 
 
 @pytest.mark.cluster
