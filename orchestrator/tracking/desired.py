@@ -40,8 +40,6 @@ FACT = "craft.fact."
 """Begins the tag of each fact of a trial's result."""
 NOW = "craft.now."
 """Begins the tag of a parameter that has changed: MLflow keeps a parameter's first value."""
-NONFINITE = "craft.nonfinite."
-"""Begins the tag of a metric that was infinite or no number, which MLflow cannot hold."""
 
 NOTE, RUN_NAME, PARENT = "mlflow.note.content", "mlflow.runName", "mlflow.parentRunId"
 

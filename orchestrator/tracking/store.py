@@ -254,13 +254,7 @@ def differences(desired: DesiredRun, rows: Rows, run: StoredRun, parent: str | N
         rows: what a trial reported, each row with its time. Points that are stored are left out: those up to the last step
             of a metric, or those at its steps if they have been read.
     """
-    items = [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
-    first = {item.key: item for item in reversed(items) if is_tag(item)}
-    return [item for item in items if not is_tag(item) or first[item.key] is item]
-
-
-def is_tag(item: Item) -> bool:
-    return type(item).__name__ == "RunTag"
+    return [*_points(rows, run), *_values(desired, run), *_params(desired, run), *_tags(desired, run, parent)]
 
 
 def _tags(desired: DesiredRun, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
@@ -301,28 +295,25 @@ def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
                 continue
             stored = stored_name(name)
             if step not in run.steps[stored] if stored in run.steps else step > run.metrics.get(stored, (-1,))[0]:
-                yield from _point(name, value, int(1000 * measured), step, run)
+                yield from _point(stored, value, int(1000 * measured), step)
 
 
 def _values(desired: DesiredRun, run: StoredRun) -> Iterator[Item]:
     for name, value in desired.metrics.items():
-        value = round_value(value)
-        step, time, stored_value = run.metrics.get(stored_name(name), (-1, -1, math.nan))
+        stored, value = stored_name(name), round_value(value)
+        step, time, stored_value = run.metrics.get(stored, (-1, -1, math.nan))
         if value != stored_value:
             # MLflow shows the value of the last step, and of one step the latest.
             last = max(int(1000 * desired.ended), time + 1)
-            yield from _point(name, value, last, max(desired.step, step), run)
+            yield from _point(stored, value, last, max(desired.step, step))
 
 
-def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Iterator[Item]:
-    """Yields a metric's point; a tag for the first that MLflow cannot hold."""
-    from mlflow.entities import Metric, RunTag
+def _point(name: str, value: float, time: int, step: int) -> Iterator[Item]:
+    """Yields a metric's point; MLflow cannot hold one that is infinite or no number."""
+    from mlflow.entities import Metric
 
-    name = stored_name(name)
     if math.isfinite(value):
         yield Metric(name, round_value(value), time, step)
-    elif (tag := f"{names.NONFINITE}{name}") not in run.tags:
-        yield RunTag(tag, f"{float(value)} at step {step}")
 
 
 def round_value(value: float) -> float:

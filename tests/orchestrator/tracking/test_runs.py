@@ -124,8 +124,6 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
     assert run.data.tags.get("craft.error", "") == "", "what an earlier try left there is no longer true"
     assert run.data.tags["mlflow.note.content"] == "**stopped**\n\n- never among the best"
     run = runs(uri)["trial", entry(8).key]
-    for name, value in (("search_score", "nan"), ("search_loss", "inf")):
-        assert run.data.tags[f"craft.nonfinite.{name}"] == f"{value} at step 20"
     assert "search_loss" not in run.data.metrics
 
 
