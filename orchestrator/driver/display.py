@@ -152,7 +152,7 @@ class Display:
             table.add_row(
                 Text(trial.name, style="dim", overflow="ellipsis", no_wrap=True),
                 f"{outlook.share:4.0%}",
-                outlook.phase,
+                Text(outlook.phase, overflow="ellipsis", no_wrap=True),
                 "" if left is None else f"{format_duration(left)} left",
                 "" if trial.search_score is None else f"{trial.search_score:.1f}",
             )

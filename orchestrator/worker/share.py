@@ -3,7 +3,7 @@ neighbours keep what is theirs. No Ray here.
 
     resources.gpu: 0                 no GPU is visible to the process, whatever the machine has
     resources.gpu: 0.25 of 24 GiB    6 GiB = 0.5 GiB of CUDA context + 5.5 GiB that torch's allocator may reserve; a trial fails
-                                     at once, with torch's reason, if torch cannot use Ray's GPU for it
+                                     with torch's reason if torch cannot use Ray's GPU for it
     resources.memory                 RLIMIT_DATA = what the process had + resources.memory + files of weights that torch mapped
 
 The system refuses what lies beyond RLIMIT_DATA before any of it is touched, in torch's and numpy's C code too. A thread that
@@ -57,6 +57,10 @@ def keep_to_share(gpu: float, ids: Sequence[object] = ()) -> None:
     choose_segments()
 
 
+class GpuFailed(Unavailable):
+    """Torch is set up for GPUs, and this one does not work now."""
+
+
 def require_gpu(visible: int = 1) -> Gpu:
     """Returns the GPU of this process, after a matrix product on it.
 
@@ -68,15 +72,17 @@ def require_gpu(visible: int = 1) -> Gpu:
     """
     import torch
 
+    failure = Unavailable
     try:
         if torch.version.cuda is None and torch.version.hip is None:
             raise RuntimeError(f"torch {torch.__version__} is built without CUDA; install a build for this machine's driver")
-        torch.cuda.init()
         if (count := torch.cuda.device_count()) > visible:
             raise RuntimeError(
                 f"the process sees {count} and its trial has {visible}, or a share of one. Unset "
                 "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (NOSET_HIP_...) where Ray starts"
             )
+        failure = GpuFailed
+        torch.cuda.init()
         ones = torch.ones(SIDE, SIDE, device="cuda")
         total = (ones @ ones).sum().item()
         if total != SIDE**3:
@@ -84,7 +90,7 @@ def require_gpu(visible: int = 1) -> Gpu:
         return describe_gpu(torch.cuda.current_device())
     except Exception as error:  # torch and the driver have many kinds of error
         reason = " ".join(str(error).split())[:400] or type(error).__name__
-        raise Unavailable(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error
+        raise failure(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error
 
 
 SEGMENTS = "expandable_segments:True"

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from craft.plugins import PluginError, load_inherited
-from craft.results import PREDICTIONS_FOLDER, Leave, Progress, RunResult
+from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress, RunResult
 from craft.scoring.predictions import PREDICTIONS_FILE
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
 from craft.watch import watching
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult, result_of_cut
+from orchestrator.plan.ways import Gpu
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     CUTS_FOLDER,
@@ -37,10 +38,14 @@ from orchestrator.record.checkpoints import (
     stored_result,
 )
 from orchestrator.worker.run_job import Failed, in_batches_that_fit, note_smaller_batches, run_job, size_of
+from orchestrator.worker.share import GpuFailed
 from orchestrator.worker.surroundings import Heartbeat, WorkerSettings, guarded, together
 
 _TRIALS = itertools.count()
 """Numbers the trials of this process. The start of its first one is that of the process."""
+
+GPU_SECONDS, GPU_PAUSE_SECONDS = 600.0, 5.0
+"""For so long a trial in one process tries a GPU that fails, with such pauses."""
 
 Report = Callable[[dict[str, Any], Path | None], None]
 """Takes plain metrics and a checkpoint's folder, which is on the sweep's storage when it returns."""
@@ -129,7 +134,7 @@ class _Attempt:
 
     def _train(self, job: Job, checkpoint: Path | None, broken: int) -> None:
         settings = self._settings
-        gpu = settings.require_gpu()
+        gpu = self._require_gpu()
         train = settings.train if settings.crew is None else together(job.training, settings, gpu)
         # Preparing the machine and building the method take long for a large model, and have no steps.
         with (
@@ -149,12 +154,25 @@ class _Attempt:
         results = [outcome.result.to_json() for outcome in outcomes]
         self._report({"results": results}, _final_checkpoint(self._scratch, outcomes, self._evaluations))
 
+    def _require_gpu(self) -> Gpu | None:
+        """Returns the process's GPU. One that fails is kept and tried for a while: each waiting trial would get it and fail."""
+        until = time.monotonic() + (GPU_SECONDS if self._settings.crew is None else 0.0)
+        while True:
+            try:
+                return self._settings.require_gpu()
+            except GpuFailed as error:
+                if time.monotonic() >= until:
+                    raise
+                self._send({"outlook": asdict(Outlook(str(error), 0.0, None))})
+            time.sleep(GPU_PAUSE_SECONDS)
+            self._on_step(0, 0)
+
     def _report_stored(self, checkpoint: Path) -> None:
         """Reports the results in the last checkpoint of a finished job, after cutting what it lacks."""
         missing = [cut for cut in self._job.cuts if cut.key not in stored_cuts(checkpoint)]
         failed = list[TrialResult]()
         if missing:
-            self._settings.require_gpu()
+            self._require_gpu()
             with watching(self._beat), self._settings.surrounded(self._job.training.run):
                 checkpoint, failed = _cut_stored(checkpoint, missing, self._scratch, self._job.training.run)
             self._heartbeat.stop()

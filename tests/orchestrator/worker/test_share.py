@@ -16,7 +16,14 @@ import torch
 from craft.results import Unavailable, is_out_of_memory
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, usable_gpus
 from orchestrator.worker.crash import is_transient, reason
-from orchestrator.worker.share import choose_segments, keep_to_share, limit_gpu_memory, limit_host_memory, require_gpu
+from orchestrator.worker.share import (
+    GpuFailed,
+    choose_segments,
+    keep_to_share,
+    limit_gpu_memory,
+    limit_host_memory,
+    require_gpu,
+)
 
 
 def with_cuda(monkeypatch: pytest.MonkeyPatch, count: int = 1, memory: int = 2**34) -> None:
@@ -77,6 +84,7 @@ def test_a_gpu_that_multiplies_wrongly_or_does_not_start_is_refused(monkeypatch:
     zeros = torch.zeros
     monkeypatch.setattr(torch, "ones", lambda *size, device: zeros(*size))
     assert "gives 0 instead of 262144" in str(refusal())
+    assert isinstance(refusal(), GpuFailed)
 
     def too_old() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).\nPlease update it.")
@@ -84,6 +92,7 @@ def test_a_gpu_that_multiplies_wrongly_or_does_not_start_is_refused(monkeypatch:
     with monkeypatch.context() as patch:
         with_cuda(patch, count=2)
         assert "sees 2 and its trial has 1, or a share of one. Unset RAY_EXPERIMENTAL_NOSET" in str(refusal())
+        assert not isinstance(refusal(), GpuFailed), "waiting does not help"
     monkeypatch.setattr(torch.cuda, "init", too_old)
     assert "too old (found version 11040). Please update it." in str(refusal()), "the driver's own words"
 

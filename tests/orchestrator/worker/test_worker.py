@@ -10,9 +10,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.trial import Job, PlannedTrial, Train, TrialResult
 from orchestrator.worker import preparation, worker
 from orchestrator.worker.preparation import Shared, prepare
+from orchestrator.worker.share import GpuFailed
 from orchestrator.worker.surroundings import WorkerSettings, _scratch, scratch_folder, stderr_left
 from orchestrator.worker.worker import work
 
@@ -102,6 +105,30 @@ def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Pat
     assert (files["adapter/weights"], files["predictions/boolq.jsonl"]) == ("w", "{}")
     assert TrialResult.from_json(json.loads(files["result.json"])) == result
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_gpu_that_fails_is_tried_for_ten_minutes_and_not_given_to_the_next_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, works_at = 0.0, 400.0
+
+    def require_gpu(_: WorkerSettings) -> None:
+        if now < works_at:
+            raise GpuFailed("h gave a GPU that torch cannot use: uncorrectable ECC error")
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(WorkerSettings, "require_gpu", require_gpu)
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now, time=time.time, sleep=sleep))
+    reports = run(settings(tmp_path, trains([])))
+    assert "uncorrectable ECC error" in reports[0][0]["outlook"]["phase"]
+    assert last_of(reports)[0].status == "finished"
+    now, works_at = 0.0, 2000.0
+    with pytest.raises(GpuFailed):
+        run(settings(tmp_path / "other", trains([])))
+    assert 600 <= now < 620
 
 
 def test_a_worker_gives_a_sign_while_it_prepares_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
