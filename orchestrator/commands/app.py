@@ -148,7 +148,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
                 "the share of the weights' energy that they keep",
             ),
         ),
-        Row("train:cache", ("cache", "what is stored"), ("cache --clear 3fa9", "remove keys 3fa9...")),
+        Row("train:cache", ("cache", "what is stored")),
         Row("files:skill", ("skill --to .claude/skills", "a skill, where an assistant looks for it")),
     ),
 }

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -199,27 +198,17 @@ def _energy_kept(
             yield {"projection": name, "ranks": triple, "parameters": parameters, "energy_kept": share}
 
 
-def cache(
-    clear: Annotated[
-        str | None, typer.Option(metavar="KEY|all", help="Remove the files whose keys begin with KEY, or all of them.")
-    ] = None,
-    folder: Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Another cache folder.")] = None,
-) -> None:
-    """List or remove what is stored for later runs.
+def cache() -> None:
+    """List what is stored for later runs.
 
     Decompositions of weights and fitted task heads, the least recently used first.
 
     The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Removed files are made
     again when needed.
     """
-    list_store(folder) if clear is None else clear_store(folder, clear)
-
-
-def list_store(folder: Path | None = None) -> None:
-    """Prints what is stored, the least recently used first."""
     from craft.factors.store import Store
 
-    store = Store(folder)
+    store = Store()
     console = screen(width=120)
     table = Table("key", "of", "shape", "weights", "size", "used", box=None)
     total = 0
@@ -246,25 +235,3 @@ def _described(path: Path) -> tuple[str, str, str]:
         return title, " x ".join(map(str, origin["shape"])), origin["weights"][:8]
     except (SafetensorError, OSError, KeyError, ValueError):
         return "unreadable", "", ""
-
-
-def clear_store(folder: Path | None, key: str) -> None:
-    """Removes the files whose keys begin with `key`, or all, and prints how many they were."""
-    from filelock import FileLock, Timeout
-
-    from craft.factors.store import Store
-
-    store = Store(folder)
-    every = key == "all"
-    chosen = [path for path in store.files() if every or (key and path.stem.startswith(key))]
-    if not every and not chosen:
-        raise ValueError(f"no stored key begins with {key!r}; `craft-sweeps cache` shows them, and --clear all removes all")
-    freed = sum(path.stat().st_size for path in chosen)
-    for path in chosen:
-        path.unlink(missing_ok=True)
-    for lock_file in store.folder.glob("*.lock") if every else ():
-        with suppress(OSError, Timeout), FileLock(lock_file, timeout=0):  # a process that writes now holds its lock
-            for torn in store.unfinished(lock_file.stem):
-                torn.unlink(missing_ok=True)
-            lock_file.unlink(missing_ok=True)
-    print(f"{len(chosen)} {plural(len(chosen), 'file')} removed, {format_bytes(freed)} freed.")

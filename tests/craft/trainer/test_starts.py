@@ -30,7 +30,7 @@ from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
-from orchestrator.commands.train import list_store
+from orchestrator.commands.train import cache as list_store
 from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import leave_at
 from tests.word_pairs import word_pairs
