@@ -28,7 +28,7 @@ from orchestrator.commands.options import (
 )
 from orchestrator.commands.start import plan_sweep, run_file
 from orchestrator.record.options import Options
-from orchestrator.sweepfile.mistakes import NothingMeets, SweepError
+from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.quiet import write_report
 
 STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["python", "-m", "orchestrator", "run"])
@@ -71,7 +71,6 @@ def run(
         int | None, typer.Option(min=1, metavar="N", help="Cores of this machine to use; all if not given.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print a line for each evaluation too.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Do what `craft-sweeps plan` does.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -81,8 +80,6 @@ def run(
     or the session broke off; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 because its
     terminal was closed (within 15 s; trials keep their last checkpoints, --resume continues).
     """
-    if quiet and verbose:
-        raise SweepError(["--quiet and --verbose exclude each other"])
     options = Options(
         sweep,
         changes_of(changes, within, until_answered, hours),
@@ -94,7 +91,7 @@ def run(
         cpus,
         resume,
         retry_failed,
-        verbosity="quiet" if quiet or as_json else "verbose" if verbose else "normal",
+        verbosity="quiet" if quiet or as_json else "normal",
         start=context.obj,
         own_process=True,
     )

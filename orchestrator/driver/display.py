@@ -25,7 +25,7 @@ from rich.text import Text
 from craft.results import Outlook
 from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
-from orchestrator.record.events import Applied, Ended, Event, Paused, Reported, Requested, Started
+from orchestrator.record.events import Applied, Ended, Event, Requested, Started
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.options import Verbosity
 from orchestrator.record.state import Entry, State, count_phases
@@ -53,7 +53,7 @@ class Display:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.stream, self.state, self.missing = stream, State(), ""
-        self._verbosity, self._clock, self._outlooks = verbosity, clock, dict[str, tuple[Outlook, float]]()
+        self._clock, self._outlooks = clock, dict[str, tuple[Outlook, float]]()
         quiet = verbosity == "quiet"
         self._console = Console(file=stream, force_terminal=live, quiet=quiet, highlight=False, emoji=False, soft_wrap=True)
         redraws = (self._console.is_terminal if live is None else live) and not quiet
@@ -86,19 +86,11 @@ class Display:
             for key in event.keys:
                 self._outlooks.pop(key, None)
         elif isinstance(event, Ended):
-            self._show_end(state.entries[event.result.key])
-        elif isinstance(event, Reported) and self._verbosity == "verbose":
-            entry = state.entries[event.key]
-            if entry.report is not None:
-                score = entry.report.metrics.get("search_score")
-                suffix = "" if score is None else f", search score {score:.1f}"
-                self.say(f"{entry.trial.name}: step {entry.report.step}/{entry.report.total_steps}{suffix}")
+            entry = state.entries[event.result.key]
+            if entry.result is not None and entry.result.status == "failed" and not entry.trial.is_cut:
+                self.say(f"failed: {entry.trial.name}: {entry.result.error}", style="red")
         elif isinstance(event, Applied | Requested):
             self.say(_announcement(event, state), style="bold")
-        elif isinstance(event, Paused) and self._verbosity == "verbose":
-            for entry in map(state.entries.__getitem__, event.keys):
-                if not entry.trial.is_cut:
-                    self.say(f"waits: {entry.trial.name}")
 
     def look(self, key: str, outlook: Mapping[str, Any]) -> None:
         """Takes the progress of a running training, as `craft.results.Outlook` has it."""
@@ -106,15 +98,6 @@ class Display:
 
     def retry(self, entry: Entry, why: str) -> None:
         self.say(f"again: {entry.trial.name}: {why}", style="yellow")
-
-    def _show_end(self, entry: Entry) -> None:
-        if entry.trial.is_cut or entry.result is None:
-            return
-        if entry.result.status == "failed":
-            self.say(f"failed: {entry.trial.name}: {entry.result.error}", style="red")
-        elif self._verbosity == "verbose":
-            score = entry.result.metrics.get("score")
-            self.say(f"{entry.result.status}: {entry.trial.name}" + ("" if score is None else f": score {score:.1f}"))
 
     def trouble(self, line: str) -> None:
         """Says what goes wrong around the trials, and does not repeat it until something else has gone wrong."""

@@ -22,10 +22,10 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact, redacted
 
-Verbosity = Literal["quiet", "normal", "verbose"]
+Verbosity = Literal["quiet", "normal"]
 CONTINUE = "CRAFT_CONTINUE"
 """The environment variable in which a job script names the command that continues it. There `--resume` may start the sweep."""
-SHOWING = ("--json", "--quiet", "--verbose")
+SHOWING = ("--json", "--quiet")
 LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Bytes of a Unix socket's path."""
 OF_THE_FOLDER = ("name", "storage")
@@ -42,7 +42,7 @@ class Options:
         retry_failed: run every failed trial again, also those that failed by their own fault; with `resume`.
         edited: whether a file that was edited since the last session is taken as it is.
         max_failures: how often a trial whose process or machine dies is started again.
-        verbosity: `quiet` shows nothing, `verbose` also a line for each evaluation.
+        verbosity: `quiet` shows nothing.
         start: the words before the file in the command that continues the sweep.
         own_process: whether the process is this call's alone, so that another one may take its place.
     """

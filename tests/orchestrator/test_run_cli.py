@@ -84,7 +84,6 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
         (["sweep.yaml", "--tracking-uri", "http://127.0.0.1:1"], "the tracking store http://127.0.0.1:1 does not answer"),
         (["sweep.yaml", "--tracking-uri", "sqlite:///sweep.yaml"], "sweep.yaml is no SQLite database"),
         (["sweep.yaml", "--max-concurrent", "0"], "See craft-sweeps run --help"),
-        (["sweep.yaml", "--quiet", "--verbose"], "exclude each other"),
         ([str(ROOT / "sweeps" / "ranks.yaml"), "--address", "127.0.0.1:9"], "nothing answers at 127.0.0.1:9"),
         ([str(ROOT / "sweeps" / "ranks.yaml"), "--address", "ray://head:10001"], "Ray's client cannot drive a sweep"),
     ],
