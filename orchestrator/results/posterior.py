@@ -43,7 +43,6 @@ class Evidence:
         seeds: numbers of seeds.
         size: numbers of parameters. A configuration without any is not one of the contenders, which have some.
         luck: variances of the means that no seed shows: by the examples (`orchestrator.results.luck`) and by tuning.
-        sign: 1.0 where more is better, else -1.0.
         within: the points behind the best that are enough. Contenders may be so near to the best: a method that learned nothing
             says nothing of their spread.
         families: the places of an adapter and its cuts, and the variance by the luck of their one choice, a part of `luck`.
@@ -58,7 +57,6 @@ class Evidence:
     seeds: NDArray[np.int_]
     size: Numbers
     luck: Numbers
-    sign: float = 1.0
     within: float = 1.0
     families: tuple[tuple[tuple[int, ...], float], ...] = ()
     together: float = 0.0
@@ -67,7 +65,6 @@ class Evidence:
     def draw(self, most: int = DRAWS) -> Numbers:
         """Returns draws `(draws, n)` of the true scores, more is better; the same for the same evidence."""
         scores, spread = self._draw(max(200, min(most, 10**7 // len(self.size))))
-        scores *= self.sign
         for place, (base, next_one) in enumerate(self.beyond, len(self.size) - len(self.beyond)):
             if self.errors[place] >= UNTRIED:
                 spread = np.where(np.isinf(spread), math.sqrt(float(np.median(self.errors + self.luck))), spread)
@@ -76,7 +73,7 @@ class Evidence:
 
     def _contends(self) -> NDArray[np.bool_]:
         tried, error = self.errors < UNTRIED, self.errors + self.luck
-        level = np.where(tried, self.means * self.sign, -np.inf)
+        level = np.where(tried, self.means, -np.inf)
         best, sized = int(level.argmax()), self.size > 0
         return (
             tried
@@ -88,7 +85,7 @@ class Evidence:
         """Returns draws of the scores, and `(draws,)` of the spread of the contenders; infinite where these are too few."""
         contends = self._contends()
         # The best has the first random numbers, so neither the order of configurations nor one far behind changes its draws.
-        order = np.lexsort((self.size, -self.sign * self.means))
+        order = np.lexsort((self.size, -self.means))
         place = np.argsort(order)
         families = sorted(self.families, key=lambda family: min(place[list(family[0])]))
         member, common, luck = np.zeros((len(order), len(families))), np.zeros(len(families)), self.luck.copy()
@@ -136,7 +133,7 @@ class Evidence:
         linear trend over all sizes, whichever is smaller, and never less than nothing. A step down loses the larger of both."""
         sized = (self.errors < UNTRIED) & (self.size > 0)
         step, logs, level = math.log(self.size[place] / self.size[base]), np.log(self.size[sized]), self.means[sized]
-        runs, rises = np.subtract.outer(logs, logs), self.sign * np.subtract.outer(level, level)
+        runs, rises = np.subtract.outer(logs, logs), np.subtract.outer(level, level)
         slopes = rises[runs > 0] / runs[runs > 0]  # their median is no method's that learned nothing (Theil, Sen)
         gain = np.full(len(scores), step * float(np.median(slopes)) if len(slopes) else 0.0)
         if next_one is not None:

@@ -153,10 +153,8 @@ def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: 
     )
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
     scores = observed.draw()
-    expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
-    expected = np.minimum(
-        expected, [max(summary.range[1], summary.score.mean) for summary in complete]
-    )  # the model has no bounds
+    bounds = [max(summary.range[1], summary.score.mean) for summary in complete]  # which the model does not have
+    expected = np.minimum(scores.mean(axis=0), bounds)
     known, front = np.isfinite(costs).all(axis=1), np.full(len(complete), math.nan)  # what is cut has no seconds of its own
     front[known] = shares(scores[:, known], costs[known])
     columns = {
@@ -206,7 +204,6 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
         seeds,
         np.nan_to_num([summary.value(SIZE) for summary in complete]),
         np.array([summary.tuning.luck for summary in complete]) + (luck(complete) or 0.0),
-        1.0 if objectives["score"] == "maximize" else -1.0,
         within,
         tuple((family, min(complete[place].tuning.luck for place in family)) for family in families),
         _together(complete, families, variances * seeds),

@@ -177,7 +177,7 @@ def _foresee(evidence: Evidence, more: Sequence[int]) -> Iterator[Evidence]:
     one_seed = np.where(tried, one_seed, one_seed[tried].mean())
     share = evidence.luck / np.maximum(evidence.luck + evidence.errors, 1e-12)
     truths = max(20, min(60, 2000 // len(added)))
-    for truth in random.permutation(evidence.draw() * evidence.sign)[:truths]:
+    for truth in random.permutation(evidence.draw())[:truths]:
         # A part of what separates mean and truth is the luck of the examples, which further seeds have, too.
         luck = share * np.where(tried, evidence.means - truth, 0.0)
         luck = luck + random.standard_normal(len(truth)) * np.sqrt(evidence.luck * (1 - share))

@@ -97,7 +97,7 @@ def draw_alone(observed: Evidence) -> Numbers:
     random = np.random.default_rng(0)
     variance = observed.errors * observed.freedom / random.chisquare(observed.freedom, (DRAWS, len(observed.means)))
     noise = random.standard_normal((DRAWS, len(observed.means))) * np.sqrt(variance + observed.luck)
-    return observed.sign * (observed.means + noise)
+    return observed.means + noise
 
 
 def is_tuned_by_own_score(row: Summary, entries: Sequence[Entry]) -> bool:

@@ -47,7 +47,7 @@ def test_draws_have_the_means_of_a_sum_over_spreads(seed: int) -> None:
     families, together = (((0, 1, 2), 0.3), ((4, 5), 0.2)), 0.4
     luck = np.array([0.35, 0.35, 0.35, 0.1, 0.25, 0.25, 0.05])
     freedom = np.full(7, 1e9)
-    observed = Evidence(means, errors, freedom, np.full(7, 3), np.arange(1, 8.0), luck, 1.0, 1e6, families, together)
+    observed = Evidence(means, errors, freedom, np.full(7, 3), np.arange(1, 8.0), luck, 1e6, families, together)
     covariance = np.diag(errors + luck)
     for places, choice in families:
         common = choice + together * errors[list(places)].mean()
