@@ -203,8 +203,8 @@ def cache() -> None:
 
     Decompositions of weights and fitted task heads, the least recently used first.
 
-    The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Removed files are made
-    again when needed.
+    The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Any of its files may be
+    removed: it is made again when needed.
     """
     from craft.factors.store import Store
 
