@@ -245,7 +245,7 @@ def run(
         begun = place.effective.exists()
         if begun and not resume:
             raise SweepError([f"{place.path} holds this sweep already: continue it by resume=True, or give another name"])
-        options = replace(options, sweep=file, resume=begun, verbosity="quiet" if quiet else "normal")
+        options = replace(options, sweep=file, resume=begun, quiet=quiet)
         run_file(options, Console(quiet=quiet, highlight=False, emoji=False))
     return open_sweep(place.path)
 

@@ -79,7 +79,7 @@ def apply(
         address,
         resume=True,
         edited=True,
-        verbosity="quiet" if as_json else "normal",
+        quiet=as_json,
         own_process=True,
     )
     console = screen(quiet=as_json, lasting=True)

@@ -91,7 +91,7 @@ def run(
         cpus,
         resume,
         retry_failed,
-        verbosity="quiet" if quiet or as_json else "normal",
+        quiet=quiet or as_json,
         start=context.obj,
         own_process=True,
     )

@@ -112,7 +112,7 @@ def open_session(plan: Plan, folder: SweepFolder, options: Options) -> Iterator[
         if not options.resume and (folder.record.exists() or attempts(storage)):
             raise ValueError(f"{folder.path} holds a sweep already. Continue it by --resume, or give this one another --name.")
         check_writable(storage)
-        display = Display(screen, options.verbosity)
+        display = Display(screen, options.quiet)
         stop = Stop(display.say)
         driver = Driver(plan, folder, options, display, lambda: stop.asked)
         check_name(folder.path, driver.state, plan.sweep.name)

@@ -99,7 +99,7 @@ def _check_name(options: Options, sweep: Sweep) -> bool:
     if not SweepFolder(sweep.folder).effective.exists():
         return False
     question = f"{sweep.folder} holds this sweep already."
-    if sys.stdin.isatty() and sys.stdout.isatty() and options.verbosity != "quiet":
+    if sys.stdin.isatty() and sys.stdout.isatty() and not options.quiet:
         with suppress(EOFError):
             if input(f"{question} Continue it? [Y/n] ").strip().lower() in ("", "y", "yes"):
                 return True

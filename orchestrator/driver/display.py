@@ -27,7 +27,6 @@ from craft.words import format_duration, plural
 from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Applied, Ended, Event, Requested, Started
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.options import Verbosity
 from orchestrator.record.state import Entry, State, count_phases
 from orchestrator.results.front import above_guessing
 from orchestrator.results.metrics import PHASES
@@ -48,13 +47,12 @@ class Display:
     def __init__(
         self,
         stream: IO[str],
-        verbosity: Verbosity = "normal",
+        quiet: bool = False,
         live: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.stream, self.state, self.missing = stream, State(), ""
         self._clock, self._outlooks = clock, dict[str, tuple[Outlook, float]]()
-        quiet = verbosity == "quiet"
         self._console = Console(file=stream, force_terminal=live, quiet=quiet, highlight=False, emoji=False, soft_wrap=True)
         redraws = (self._console.is_terminal if live is None else live) and not quiet
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws else None

@@ -13,7 +13,7 @@ import socket
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from craft.disk import replacing
 from orchestrator.record.folder import SweepFolder
@@ -22,7 +22,6 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.secrets import redact, redacted
 
-Verbosity = Literal["quiet", "normal"]
 CONTINUE = "CRAFT_CONTINUE"
 """The environment variable in which a job script names the command that continues it. There `--resume` may start the sweep."""
 SHOWING = ("--json", "--quiet")
@@ -42,7 +41,7 @@ class Options:
         retry_failed: run every failed trial again, also those that failed by their own fault; with `resume`.
         edited: whether a file that was edited since the last session is taken as it is.
         max_failures: how often a trial whose process or machine dies is started again.
-        verbosity: `quiet` shows nothing.
+        quiet: whether nothing is shown.
         start: the words before the file in the command that continues the sweep.
         own_process: whether the process is this call's alone, so that another one may take its place.
     """
@@ -59,7 +58,7 @@ class Options:
     retry_failed: bool = False
     edited: bool = False
     max_failures: int = 3
-    verbosity: Verbosity = "normal"
+    quiet: bool = False
     start: tuple[str, ...] = ("craft-sweeps", "run")
     own_process: bool = False
 

@@ -69,7 +69,7 @@ def sweep(folder: Path, trials: int, at_once: int) -> dict[str, float]:
     from orchestrator.commands.session import drive, open_session
 
     plan, ends = plan_of(folder, trials), list[float]()
-    with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, verbosity="quiet")) as (driver, stop):
+    with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, quiet=True)) as (driver, stop):
         driver.begin()
         record = driver.record
 

@@ -97,9 +97,7 @@ def test_trials_of_a_sweep_see_their_shares(device: torch.device, cluster: str, 
         return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
 
     blocks = "[{method: lora, rank: 2}, {method: full, resources: {gpu: 0.5}}]"
-    outcome = run_sweep(
-        count(sweep_of(tmp_path, "{cpu: 1}", blocks)), tmp_path / "t", address=cluster, verbosity="quiet", train=train
-    )
+    outcome = run_sweep(count(sweep_of(tmp_path, "{cpu: 1}", blocks)), tmp_path / "t", address=cluster, quiet=True, train=train)
     assert len(outcome.ended("finished")) == 4, results_of(outcome)
     lines = set(Path(log).read_text().splitlines())
     figure("; ".join(sorted(lines)))

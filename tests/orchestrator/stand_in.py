@@ -229,7 +229,7 @@ def drive(folder: Path) -> int:
         log.write("driver\n")
     if settings["session"]:
         return _drive_session(folder, plan, train, settings)
-    options = {"cpus": 2, "resume": True, "verbosity": "quiet", **settings["options"]}
+    options = {"cpus": 2, "resume": True, "quiet": True, **settings["options"]}
     outcome = run_sweep(plan, folder / "test", train=train, **options)
     left = outcome.left
     begun = sum(entry.begun for entry in left)

@@ -131,7 +131,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
 def run_plan(folder: Path, behaviour: dict[tuple[int, int], str], resume: bool) -> SweepOutcome:
     """Runs a sweep with a stand-in whose whole adapters score 80, their size."""
     train = stand_in(str(folder / "log"), behaviour, finish=lambda spec: {"score": 80.0, "search_score": 80.0})
-    options = Options(cpus=2, resume=resume, retry_failed=resume, verbosity="quiet")
+    options = Options(cpus=2, resume=resume, retry_failed=resume, quiet=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "_prepare", lambda *_: None)
         patch.setattr(session, "_page", lambda *_: None)

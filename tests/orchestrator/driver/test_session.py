@@ -179,21 +179,21 @@ def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
     assert sweep.progress.doing == "2 scoring"
 
 
-@pytest.mark.parametrize("verbosity", ["quiet", "normal"])
-def test_a_pipe_gets_plain_lines_and_failures_and_troubles_at_once(verbosity: str) -> None:
-    sweep = Sweep(4, verbosity=verbosity)
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_pipe_gets_plain_lines_and_failures_and_troubles_at_once(quiet: bool) -> None:
+    sweep = Sweep(4, quiet=quiet)
     with sweep.display as display:
         sweep.start(0, 2)
         sweep.ends(0, 1.0, "failed", f"the loss of {HOSTILE} is [nan]")
         for _ in range(3):
             display.trouble("the disk is full")
         failed = f"failed: {HOSTILE} · glue/rte · seed 0: the loss of {HOSTILE} is [nan]\n"
-        assert sweep.stream.getvalue() == ("" if verbosity == "quiet" else f"{failed}the disk is full\n")
+        assert sweep.stream.getvalue() == ("" if quiet else f"{failed}the disk is full\n")
         display.tick()
         sweep.ends(1, 1.0)
         sweep.does(Reported(key="k2", rows=[{"step": 3, "search_score": 66.6}], epoch=1.0, total_steps=4))
     assert "\x1b" not in sweep.stream.getvalue()
-    if verbosity == "quiet":
+    if quiet:
         assert sweep.shown == ""
         return
     *lines, last = sweep.shown.splitlines()

@@ -119,7 +119,7 @@ def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> S
     )
     train = stand_in(str(folder / "log"), {}, evaluate=evaluate, finish=lambda spec: {"search_score": evaluate(spec, 3)})
     with without_ray():
-        return run_sweep(plan, folder / "run", resume=resume, cpus=1, verbosity="quiet", train=train)
+        return run_sweep(plan, folder / "run", resume=resume, cpus=1, quiet=True, train=train)
 
 
 def drawn(outcome: SweepOutcome) -> list[str | None]:

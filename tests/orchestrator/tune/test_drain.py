@@ -133,7 +133,7 @@ def test_a_trial_on_a_machine_that_drains_continues_elsewhere_from_its_very_step
         machines.extend([Machine(cluster.address, processes), Machine(cluster.address, processes)])
         thread = threading.Thread(target=take_away)
         thread.start()
-        options = {"address": cluster.address, "verbosity": "quiet", "max_failures": 0}
+        options = {"address": cluster.address, "quiet": True, "max_failures": 0}
         outcome = run_sweep(plan, tmp_path / "test", **options, train=slowly(str(log)))
         thread.join()
         if announce is terminate:

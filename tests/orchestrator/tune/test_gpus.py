@@ -57,7 +57,7 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
 
     blocks = "[{method: lora, rank: {values: [2, 4]}}, {method: full, resources: {gpu: 0.5}}]"
     plan, options = count(sweep_of(tmp_path, "{cpu: 1}", blocks)), {"address": cluster, "max_concurrent": 1}
-    outcome = run_sweep(plan, tmp_path / "t", verbosity="quiet", train=train, **options)
+    outcome = run_sweep(plan, tmp_path / "t", quiet=True, train=train, **options)
     assert len(outcome.ended("finished")) == 6, results_of(outcome)
     lines = [line.split() for line in Path(log).read_text().splitlines()]
     assert {(method, seen) for method, seen, _ in lines} in ({("lora", "none"), ("full", one)} for one in "01")
@@ -67,7 +67,7 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tmp_path: Path, cluster: str) -> None:
-    options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "verbosity": "quiet", "resume": True}
+    options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "quiet": True, "resume": True}
     outcome = run_sweep(make_plan(sweep_of(tmp_path, "{cpu: 1, gpu: 1}")), **options)
     assert len(outcome.ended("failed")) == 2
     for result in results_of(outcome).values():

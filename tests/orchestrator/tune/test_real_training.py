@@ -71,7 +71,7 @@ def test_trials_train_as_alone_each_in_its_share_and_report_each_batch_that_they
     monkeypatch.setattr(driver, "UNDERWAY_EVERY", 0.0)
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", tiny_bert))
     plan, log = make_plan(load_sweep(tmp_path / "sweep.yaml")), tmp_path / "log"
-    outcome = run_sweep(plan, tmp_path / "test", cpus=2, verbosity="quiet", train=telling_all(str(log)))
+    outcome = run_sweep(plan, tmp_path / "test", cpus=2, quiet=True, train=telling_all(str(log)))
     assert len(outcome.ended("finished")) == 2, outcome.state.entries
     assert sorted(log.read_text().splitlines()) == ["craft 1 1 False", "lora 2 2 True"]
 

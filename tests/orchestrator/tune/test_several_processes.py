@@ -86,7 +86,7 @@ def test_a_process_that_dies_hangs_or_runs_out_of_memory_ends_all_and_the_trial_
 ) -> None:
     plan = make_plan(load_sweep(sweep_file(tmp_path, tiny_bert, "{values: [1, 2, 3, 4]}", cpu=0.5, heartbeat_minutes=1.5)))
     undisturbed = {trial.key: train_run(trial.run, tmp_path / trial.key).metrics for trial in plan.trials}
-    outcome = run_sweep(plan, tmp_path / "test", cpus=2, verbosity="quiet", max_failures=1, train=faulty(str(tmp_path), FAULTS))
+    outcome = run_sweep(plan, tmp_path / "test", cpus=2, quiet=True, max_failures=1, train=faulty(str(tmp_path), FAULTS))
     results = results_of(outcome)
     for key, metrics in undisturbed.items():
         assert results[key].status == "finished", results[key].error
@@ -184,7 +184,7 @@ def test_trials_of_one_two_and_four_gpus_share_two_machines(tmp_path: Path, monk
     log = tmp_path / "log"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # Ray starts no node with more than it lists
     with ray_cluster(*[{"num_cpus": 4, "num_gpus": 4}] * 2) as cluster:
-        outcome = run_sweep(plan, tmp_path / "test", address=cluster.address, verbosity="quiet", train=sharing(str(log)))
+        outcome = run_sweep(plan, tmp_path / "test", address=cluster.address, quiet=True, train=sharing(str(log)))
         left = ray.util.placement_group_table() if ray.is_initialized() else []
     assert Counter(result.status for result in results_of(outcome).values()) == {"finished": 40}
     assert not left
