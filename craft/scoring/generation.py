@@ -46,7 +46,9 @@ def generate(
 ) -> list[list[int]]:
     """Writes tokens after each prompt, by beam search without sampling; returns them without the end of text."""
     base: Any = model
-    ends = base.generation_config.eos_token_id if base.generation_config.eos_token_id is not None else tokenizer.eos_token_id
+    own = base.generation_config.eos_token_id
+    # Training ends a text by the tokenizer's token, which may be another one.
+    stops = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id} - {None}
     # Every field that decides the search is given, so that a model's own generation settings (LLaMA2's sample) have no effect.
     config = GenerationConfig(
         do_sample=False,
@@ -59,10 +61,9 @@ def generate(
         no_repeat_ngram_size=0,
         early_stopping=False,
         use_cache=True,
-        eos_token_id=ends,
+        eos_token_id=sorted(stops),
         pad_token_id=tokenizer.pad_token_id,
     )
-    stops = set(ends if isinstance(ends, list) else [ends])
     outputs: list[list[int]] = [[] for _ in prompts]
     device = next(model.parameters()).device
     together = current().way == "shard"  # then every process makes as many steps as the one with the longest text

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from craft.settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, KeyTwiceError, Rows, parse_json
 from craft.tasks.prompts import PROMPTS, Option, Texts
-from craft.tasks.rows import fold, is_blank, numbered
+from craft.tasks.rows import fold, is_blank, numbered, refuse_half_characters
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -93,6 +93,10 @@ def read_row(rows: Rows, settings: CustomTask, row: int) -> Iterator[Example]:
     options = {name: option for name, option in options.items() if option}
     if not isinstance(chat, list) or not all(isinstance(turn, Mapping) for turn in chat):
         raise DataError(f"{place}: a chat is a list of {{role: ..., content: ...}}; got {str(chat)[:60]!r}")
+    try:
+        refuse_half_characters(json.dumps([chat, options], ensure_ascii=False, default=str))
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
     read = [_read_turn(turn, f"{place}, turn {number}") for number, turn in enumerate(chat, 1)]
     turns = [turn for turn, _ in read]
     replies = [at for at, turn in enumerate(turns) if at and turn["role"] == "assistant"]

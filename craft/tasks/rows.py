@@ -99,6 +99,7 @@ def class_index(cell: Any, labels: Sequence[str], positions: bool) -> int:
 def read_label(cell: Any) -> str:
     """Reads the name in a label cell. Raises DataError for a cell that holds none, or several."""
     name = label_name(cell)
+    refuse_half_characters(str(cell))
     several = isinstance(cell, list | tuple | dict | bytes) or (isinstance(cell, str) and _SEVERAL.fullmatch(cell.strip()))
     if name is not None and not several:
         return name
@@ -124,11 +125,15 @@ def read_text(cell: Any, empty: bool = False) -> str:
     """Raises DataError for a cell that is no text, or, unless it may be `empty`, has no letter that is seen."""
     if not isinstance(cell, str):
         raise _refusal(cell, "text is expected")
-    if not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
-        raise DataError("holds half a surrogate pair, which is no character")
+    refuse_half_characters(cell)
     if not empty and is_blank(cell):
         raise _refusal(cell, "text is expected, and this cell is empty")
     return cell
+
+
+def refuse_half_characters(text: str) -> None:
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise DataError("holds half a surrogate pair, which is no character")
 
 
 def is_blank(text: str) -> bool:

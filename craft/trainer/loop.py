@@ -224,7 +224,7 @@ def total_steps(training: TrainingSettings, examples: int) -> int:
     """Counts the optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
     if training.max_steps is not None:
         return training.max_steps
-    return math.ceil(training.epochs * steps_per_epoch(training, examples))
+    return math.ceil(round(training.epochs * steps_per_epoch(training, examples), 9))  # 0.07 of 100 steps are 7
 
 
 def steps_per_epoch(training: TrainingSettings, examples: int) -> int:

@@ -194,7 +194,8 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
 def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:
     if scorer.train.labels is not None:
         kind, training = spec.task_row.kind, spec.training
-        start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
+        with name_memory_errors(f"evaluation batches of {training.eval_batch_size} texts", scoring=True):
+            start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:

@@ -171,6 +171,7 @@ class JointTuner(BaseTuner):
         flags = [(parameter, parameter.requires_grad) for parameter in self.parts.parameters()]
         try:
             self.parts[adapter_name] = self._new_adapter(model, self.peft_config[adapter_name], low_cpu_mem_usage)
+            self._check_names()
             super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
         except BaseException:
             if adapter_name in self.parts:
@@ -180,6 +181,15 @@ class JointTuner(BaseTuner):
             raise
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
+
+    def _check_names(self) -> None:
+        """Refuses names of adapters by which PEFT would leave weights of another adapter out when it saves that."""
+        weights = {part for adapter in self.parts.values() for key, _ in adapter.named_parameters() for part in key.split(".")}
+        if len(self.parts) > 1 and (wrong := sorted(weights & self.parts.keys())):
+            raise ValueError(
+                f"of several adapters none may be called {wrong[0]!r}: weights have this name too, and PEFT would not save "
+                "them. Give another name"
+            )
 
     def _new_adapter(self, model: nn.Module, config: Any, low_cpu_mem_usage: bool) -> nn.Module:
         if not config.target_modules:

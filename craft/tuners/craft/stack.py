@@ -91,7 +91,12 @@ class Stack(nn.Module):
         self._casts: dict[Any, Tensor] = {}
 
     def ready(self) -> TuckerFactors:
-        if (factors := self.factors) is None:
+        if (factors := self.factors) is None and self.weights_hash is not None:
+            raise ValueError(
+                f"CRAFT's factors of projection {self.name!r} are in the adapter's own file (save_factors), which was not "
+                "loaded. Put the adapter on the base model by PeftModel.from_pretrained."
+            )
+        if factors is None:
             raise ValueError(
                 f"CRAFT's factors of projection {self.name!r} are not there: the model was built on the meta device, where "
                 "only shapes are known. Load the base model with its weights before putting the adapter on it."

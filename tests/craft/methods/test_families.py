@@ -136,6 +136,14 @@ def test_a_cast_of_the_model_changes_the_outputs_by_rounding(
     close(actual.to(expected.dtype), expected, 1e-5 if dtype == torch.float64 else 0.05)
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "query")])
+def test_names_by_which_weights_would_be_lost_are_refused(names: tuple[str, str], tiny_model: Callable[..., Any]) -> None:
+    config = put(tiny_model("bert"), "lotr").peft_config["default"]
+    model: Any = get_peft_model(tiny_model("bert"), config, names[0])
+    with pytest.raises(ValueError, match="of several adapters none may be called"):
+        model.add_adapter(names[1], config)
+
+
 @pytest.mark.parametrize("method", JOINT)
 def test_all_linear_modules_are_adapted_and_unmerging_warns(method: str, tiny_model: Callable[..., Any]) -> None:
     config = replace(put(tiny_model("bert"), method).peft_config["default"], target_modules="all-linear")

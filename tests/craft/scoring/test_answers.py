@@ -251,6 +251,21 @@ def test_one_by_one_is_what_the_library_generates(spoken: tuple[Any, Any]) -> No
     assert generate(model, tokenizer, [prompt], GenerationSettings(max_new_tokens=12), 1) == [expected]
 
 
+def test_a_text_ends_with_the_tokenizers_token_and_with_the_models(spoken: tuple[Any, Any]) -> None:
+    """Training ends each text by the tokenizer's."""
+    model, tokenizer = spoken
+    (prompt,) = encode_prompts(tokenizer, [QUESTIONS[0]])
+    before = model.generation_config.eos_token_id
+    model.generation_config.eos_token_id = None
+    (written,) = generate(model, tokenizer, [prompt], (settings := GenerationSettings(max_new_tokens=12, beams=1)), 1)
+    model.generation_config.eos_token_id = 0 if written[2] else 1
+    own, tokenizer.eos_token_id = tokenizer.eos_token_id, written[2]
+    try:
+        assert generate(model, tokenizer, [prompt], settings, 1) == [written[: written.index(written[2])]]
+    finally:
+        model.generation_config.eos_token_id, tokenizer.eos_token_id = before, own
+
+
 def test_a_models_own_sampling_settings_do_not_come_in(tiny_llama: str) -> None:
     model, tokenizer = load_model(Base(tiny_llama, "generation", ())), load_tokenizer(tiny_llama)
     prompts = encode_prompts(tokenizer, QUESTIONS[:3])

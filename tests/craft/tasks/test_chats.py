@@ -93,6 +93,7 @@ def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
         ({"talk": reply(), "tools": "none"}, "column 'tools' holds 'none'; a list is expected"),
         ({"talk": reply(None)}, "turn 2: a turn has a role"),
         ({"talk": turns("q")}, "nothing to learn"),
+        ({"talk": reply("\ud83d")}, "line 1: column 'talk': holds half a surrogate pair"),
     ],
 )
 def test_a_wrong_cell_is_named_with_its_place(tmp_path: Path, row: dict[str, Any], said: str) -> None:

@@ -77,6 +77,7 @@ MISSING = ("None", "nan", "null", "N/A", "NA", "-")
         ([0, 1, 0], "holds [0, 1, 0]; a label is expected, one for each row"),
         ("['door', 'window']", "a label is expected, one for each row"),
         ("b'door'", "a label is expected, one for each row"),
+        ("\ud83d good", "holds half a surrogate pair"),
         (None, "holds nothing; a label is expected"),
         *((blank, f"holds '{blank}'; a label is expected") for blank in ("", "  ")),
         *((word, f"holds '{word}'; a label is expected. If {word} is a class") for word in MISSING),

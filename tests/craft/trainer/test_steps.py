@@ -67,6 +67,7 @@ def test_micro_batches_shrink_to_one_example_and_keep_the_effective_batch(
 def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     settings = TrainingSettings(epochs=2.5, batch_size=10, gradient_accumulation=2, evaluate_every=1)
     assert total_steps(settings, 95) == 13  # 10 micro-batches, 5 steps an epoch
+    assert total_steps(settings.model_copy(update={"epochs": 0.07}), 2000) == 7, "0.07 * 100 is a little more in the computer"
     assert evaluation_steps(settings, 95) == [5, 10, 13]
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 9.0}), 95) == [13]
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": "end"}), 95) == [13]

@@ -152,12 +152,18 @@ def test_data_without_a_column_are_wrong_and_data_that_are_absent_may_come(tiny_
     assert type(caught.value) is RunFailed
 
 
-@pytest.mark.parametrize("scoring", [False, True])
+@pytest.mark.parametrize(
+    ("place", "scoring", "stored"),
+    [
+        ("craft.trainer.loop.Loop._sum_losses", False, False),
+        ("craft.trainer.training.start_head", True, False),
+        ("craft.scoring.scorer.HeadScorer.search", True, True),
+    ],
+)
 def test_memory_that_runs_out_has_its_own_name(
-    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scoring: bool
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, scoring: bool, stored: bool
 ) -> None:
-    place = "craft.scoring.scorer.HeadScorer.search" if scoring else "craft.trainer.loop.Loop._sum_losses"
-    monkeypatch.setattr(place, lambda *_: torch.empty(2**58))
+    monkeypatch.setattr(place, lambda *_args, **_options: torch.empty(2**58))
     batches = "evaluation batches of 64 texts" if scoring else "micro-batches of 8 x 32 tokens"
     spec = tiny_spec(training={"max_steps": 2})
     with pytest.raises(OutOfMemory, match=f"out of memory with {batches}") as caught:
@@ -165,10 +171,10 @@ def test_memory_that_runs_out_has_its_own_name(
     assert caught.value.scoring == scoring
     monkeypatch.undo()
     resume_from = find_newest_checkpoint(tmp_path)
-    assert (resume_from is not None) == scoring
+    assert (resume_from is not None) == stored
     smaller = spec.model_copy(update={"training": spec.training.in_smaller_batches(scoring=scoring)})
     again = train_run(smaller, tmp_path, resume_from=resume_from)
-    assert again.facts.get("resumed_at") == ([2] if scoring else None), "an evaluation alone is made again"
+    assert again.facts.get("resumed_at") == ([2] if stored else None), "an evaluation alone is made again"
 
 
 def test_a_regression_run_is_scored_by_correlation(tiny_spec: MakeSpec, tmp_path: Path) -> None:

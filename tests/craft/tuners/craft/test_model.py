@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import cpu_offload
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM
@@ -175,6 +175,13 @@ def test_dropout_draws_masks_once_a_forward(tiny_model: TinyModel) -> None:
 def save(model: Any, folder: Path) -> Path:
     model.save_pretrained(folder)
     return folder
+
+
+def test_the_configuration_of_an_adapter_with_factors_is_not_the_adapter(tiny_model: TinyModel, tmp_path: Path) -> None:
+    adapted(tiny_model("bert"), save_factors=True).save_pretrained(tmp_path)
+    model = get_peft_model(tiny_model("bert"), PeftConfig.from_pretrained(tmp_path))
+    with pytest.raises(ValueError, match=r"in the adapter's own file .* by PeftModel.from_pretrained"):
+        hidden(model)
 
 
 @pytest.mark.parametrize("save_factors", [False, True])
