@@ -85,16 +85,20 @@ def group(state: State) -> dict[str, list[Entry]]:
 
 RUN_STATUS = {"running": "RUNNING", "failed": "FAILED", "interrupted": "KILLED"}
 """MLflow's statuses; all others are FINISHED. Incomplete or infeasible is no failure."""
+EXTENDED = ("tasks", "seeds", "tuning_seeds", "scheduler", "configurations", "trials", "again")
+"""What an extension of a sweep changes: tags of its run, because a parameter of MLflow keeps its first value."""
 MARKS = (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH, names.KNEE)
 
 
 def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> DesiredRun:
     assert state.started is not None
-    status, underway = state.ended.status if state.ended else "running", ""
+    status, info = state.ended.status if state.ended else "running", describe_file(state)
+    extended = {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
+    underway = ""
     if state.underway is not None:
         report = {"left": state.underway.left, "doing": state.underway.doing, "time": int(1000 * state.underway.time)}
         underway = json.dumps(report, ensure_ascii=False)
-    tags = {**state.started.origin, names.STATUS: status, names.UNDERWAY: underway}
+    tags = {**state.started.origin, **extended, names.STATUS: status, names.UNDERWAY: underway}
     if verdict is not None:
         tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer.text}
     manifest = redacted({**state.started.manifest, "sweep": state.started.sweep})
@@ -105,7 +109,7 @@ def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> Desire
         RUN_STATUS.get(status, "FINISHED"),
         (state.ended or state.started).time,
         tags,
-        params=flatten(describe_file(state)),
+        params=flatten(info),
         metrics=verdict.numbers if verdict else {},
         texts=texts,
         files={Path(file).name: folder / file for file in state.files},

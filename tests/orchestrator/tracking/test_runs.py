@@ -64,7 +64,7 @@ def test_a_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     assert (refused.data.params, refused.data.metrics) == ({"method": "craft", "rank": "1"}, {"trainable_parameters": 1e6})
     counts = {"trials_planned": 7, "trials_done": 6, "trials_stopped": 1, "trials_failed": 0, "seconds": 60.0}
     assert counts.items() <= sweep.data.metrics.items()
-    assert (sweep.data.params["seeds"], sweep.data.params["model"]) == ("0,1,2", "sentence-transformers/all-MiniLM-L6-v2")
+    assert (sweep.data.tags["craft.seeds"], sweep.data.params["model"]) == ("0,1,2", "sentence-transformers/all-MiniLM-L6-v2")
     note = sweep.data.tags["mlflow.note.content"]
     answer, _, table = note.partition("\n| ")
     assert answer.startswith(sweep.data.tags["craft.answer"].partition("\n")[0])
@@ -138,8 +138,9 @@ def test_after_an_extension_and_back_the_values_are_those_of_the_last_session(ur
         sweep.close()
         mirror(tmp_path, uri)
         run, configuration = runs(uri)["sweep", "demo"], runs(uri)["configuration", first.trial.configuration]
-        for name, value in (("seeds", ",".join(map(str, range(len(trials))))), ("model", f"m{len(trials)}")):
-            assert run.data.tags.get(f"craft.now.{name}", run.data.params[name]) == value
+        assert run.data.tags["craft.seeds"] == ",".join(map(str, range(len(trials))))
+        assert run.data.tags.get("craft.now.model", run.data.params["model"]) == f"m{len(trials)}"
+        assert "seeds" not in run.data.params
         assert (configuration.data.metrics["planned"], configuration.data.metrics["score"]) == (len(trials), score)
         now = configuration.data.tags.get("craft.now.learning_rate", configuration.data.params["learning_rate"])
         assert now == ("3e-4" if len(trials) == 1 else "differs between trials")
