@@ -222,19 +222,21 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
     from craft.models.loading import head_names, trained_weights
     from craft.models.projections import target_modules
 
-    settings = dict(parameters.config)
+    settings, keys, heads = dict(parameters.config), config_model(parameters.peft_type).model_fields, head_names(model)
     if parameters.peft_type == TRAINS_NORMS and any(weight.itemsize < 4 for weight in model.parameters()):
         raise ValueError(
             f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32: take precision: bf16-mixed or float32"
         )
     if parameters.projections:
         settings["target_modules"] = target_modules(model, parameters.projections, parameters.layers)
-    if "progressbar" in config_model(parameters.peft_type).model_fields:
+    if "progressbar" in keys:
         settings.setdefault("progressbar", False)
+    if heads and "modules_to_save" in keys:
+        settings["modules_to_save"] = [*heads, *(settings.get("modules_to_save") or ())]
     made = partial(whole_config, parameters.peft_type, settings, task_type=context.task_type)
     built = put_on(model, parameters.peft_type, made)
     trained = trained_weights(built)
-    if head_names(built) and not any(head for *_, head in trained):
+    if heads and not any(head for *_, head in trained):
         raise ValueError(
             f"PEFT's {parameters.peft_type} trains no task head; it is for tasks that a language model answers in words"
         )

@@ -52,6 +52,7 @@ class CraftStarParameters(CraftParameters):
 def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) -> nn.Module:
     from peft import get_peft_model
 
+    from craft.models.loading import head_names
     from craft.models.projections import find_projections
     from craft.tuners.craft.config import CraftConfig
 
@@ -60,6 +61,7 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
         stacks, chosen = (find_projections(model, parameters.projections, layers=each) for each in (None, parameters.layers))
         places = {place for stack in chosen.values() for place in stack}
         settings["exclude_modules"] = [each.module_name for stack in stacks.values() for each in stack if each not in places]
+    settings["modules_to_save"] = [*head_names(model)] or None
     settings["projection_map"] = getattr(model, "craft_projection_map", None) or None  # PEFT alone finds the modules again
     return get_peft_model(model, CraftConfig(task_type=context.task_type, init_seed=context.seed, **settings))
 

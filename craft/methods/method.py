@@ -196,6 +196,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, parameters: Proje
     """Puts a PEFT method on `model`, where `parameters` say: PEFT's name of it (`VERA`), or a row of `craft.TUNERS`."""
     import peft
 
+    from craft.models.loading import head_names
     from craft.models.projections import linear_modules, target_modules
 
     targets = target_modules(model, parameters.projections, parameters.layers)
@@ -205,7 +206,9 @@ def attach(model: nn.Module, context: BuildContext, kind: str, parameters: Proje
         most = min(min(shape) for path, shape in linear_modules(model).items() if f".{path}".endswith(ends))
         if rank > most:
             raise ValueError(f"rank {rank} is more than the smaller side of an adapted weight; at most {most} here")
-    config = {"peft_type": kind, "task_type": context.task_type, "target_modules": targets}
+    # PEFT itself trains heads of the names `classifier` and `score` alone.
+    trained = [*head_names(model), *settings.pop("modules_to_save", ())] or None
+    config = {"peft_type": kind, "task_type": context.task_type, "target_modules": targets, "modules_to_save": trained}
     put: Any = peft.get_peft_model
     return put(model, peft.get_peft_config(config | settings))
 

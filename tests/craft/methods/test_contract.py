@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
-from craft.models.loading import TASK_TYPES, head_names, is_head, load_model
+from craft.models.loading import TASK_TYPES, head_names, is_head, load_model, trained_weights
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.loop import find_decaying
+from tests.conftest import toy_tokenizer
 from tests.craft.methods.cases import CASES, SUBJECTS, TYPES, Case, D, marked
 
 LABELS = ("negative", "positive")
@@ -180,6 +181,47 @@ def test_saves_and_loads_to_equal_outputs(subject: Subject, tmp_path: Path) -> N
     assert sum(tensor.nbytes for tensor in written.values()) >= count(subject.model).adapter_bytes
     shapes = {tuple(tensor.shape) for tensor in saved_state(subject.model).values()}
     assert shapes <= {tuple(tensor.shape) for tensor in written.values()}
+
+
+SMALL: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+OTHER_HEADS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "bart": (
+        {"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+        | {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
+        {"classification_head"},
+    ),
+    "deberta-v2": (SMALL, {"pooler", "classifier"}),
+    "modernbert": (SMALL, {"head", "classifier"}),
+    "t5": ({"num_layers": 2, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2}, {"classification_head"}),
+}
+"""Models whose heads have modules of other names than PEFT's own: their sizes, and those modules."""
+
+
+@pytest.mark.parametrize("architecture", OTHER_HEADS)
+@pytest.mark.parametrize("name", ["lora", "craft", "houlsby", "peft LILY"])
+def test_a_head_of_any_names_trains_and_is_saved(architecture: str, name: str, tmp_path: Path) -> None:
+    (sizes, heads), tokenizer = OTHER_HEADS[architecture], toy_tokenizer()
+    tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    config = transformers.AutoConfig.for_model(
+        architecture, vocab_size=len(tokenizer), decoder_start_token_id=3, **tokens, **sizes
+    )
+    transformers.set_seed(0)
+    for part in (transformers.AutoModel.from_config(config), tokenizer):
+        part.save_pretrained(tmp_path / "base")
+    spec = spec_of(name, str(tmp_path / "base"), "")
+    model = build(spec, SUBJECTS[name])
+    trained = {name.removeprefix("base_model.model."): weight for name, weight, head in trained_weights(model) if head}
+    assert {name.split(".")[0] for name in trained} == heads
+    assert count(model).head_parameters == sum(weight.numel() for weight in trained.values())
+    assert count(model) == planned_counts(spec)
+    with torch.no_grad():
+        for weight in trained.values():
+            weight.add_(0.1 * torch.randn(weight.shape))
+        texts = nn.functional.pad(TEXTS, (0, 1), value=3)
+        logits = model.eval()(input_ids=texts).logits
+        record = {"spec": spec.model_dump(mode="json"), "kind": "classification", "labels": LABELS}
+        loaded, _ = load_adapter(save_adapter(model, tmp_path / "adapter", record))
+        assert torch.equal(loaded(input_ids=texts).logits, logits)
 
 
 @pytest.mark.parametrize("row", CASES)
