@@ -227,6 +227,9 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
         raise ValueError(
             f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32: take precision: bf16-mixed or float32"
         )
+    if heads and settings.get("bias") == "all":
+        instead = f"{parameters.peft_type.lower()}_only"
+        raise ValueError(f"bias: all trains and saves PEFT's unused copy of the task head, too; take bias: {instead}")
     if parameters.projections:
         settings["target_modules"] = target_modules(model, parameters.projections, parameters.layers)
     if "progressbar" in keys:

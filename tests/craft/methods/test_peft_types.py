@@ -86,6 +86,7 @@ def test_what_only_the_model_shows_is_said_in_words_too(tiny_bert: str) -> None:
     assert "positive integer" in refused("LILY", r=-1)
     assert "Please specify `target_modules`" in refused("LN_TUNING")
     assert "No modules were targeted" in refused("LILY", target_modules=["no_such"])
+    assert "take bias: oft_only" in refused("OFT", bias="all")
     norms = refused("LN_TUNING", "bfloat16", target_modules=["LayerNorm"])
     assert "take precision: bf16-mixed or float32" in norms
 
