@@ -171,7 +171,6 @@ def config_classes() -> dict[str, Any]:
 
 
 NAME = "peft"
-TRAINS_NORMS = "LN_TUNING"
 
 
 class PeftParameters(Settings):
@@ -223,10 +222,6 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
     from craft.models.projections import target_modules
 
     settings, keys, heads = dict(parameters.config), config_model(parameters.peft_type).model_fields, head_names(model)
-    if parameters.peft_type == TRAINS_NORMS and any(weight.itemsize < 4 for weight in model.parameters()):
-        raise ValueError(
-            f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32: take precision: bf16-mixed or float32"
-        )
     if heads and settings.get("bias") == "all":
         instead = f"{parameters.peft_type.lower()}_only"
         raise ValueError(f"bias: all trains and saves PEFT's unused copy of the task head, too; take bias: {instead}")
@@ -243,9 +238,12 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
         raise ValueError(
             f"PEFT's {parameters.peft_type} trains no task head; it is for tasks that a language model answers in words"
         )
-    for _, weight, _ in trained:
-        if weight.itemsize < 4:
-            weight.data = weight.data.float()
+    # A loaded adapter has such weights in the base's format again, and other outputs.
+    if narrow := [name.removeprefix("base_model.model.") for name, weight, _ in trained if weight.itemsize < 4]:
+        raise ValueError(
+            f"PEFT's {parameters.peft_type} trains {narrow[0]} in bfloat16, the format of the base, and training needs "
+            "float32: take precision: bf16-mixed or float32"
+        )
     return built
 
 

@@ -87,8 +87,8 @@ def test_what_only_the_model_shows_is_said_in_words_too(tiny_bert: str) -> None:
     assert "Please specify `target_modules`" in refused("LN_TUNING")
     assert "No modules were targeted" in refused("LILY", target_modules=["no_such"])
     assert "take bias: oft_only" in refused("OFT", bias="all")
-    norms = refused("LN_TUNING", "bfloat16", target_modules=["LayerNorm"])
-    assert "take precision: bf16-mixed or float32" in norms
+    for kind, config in (("LN_TUNING", {"target_modules": ["LayerNorm"]}), ("LORA", {"modules_to_save": ["pooler"]})):
+        assert "take precision: bf16-mixed or float32" in refused(kind, "bfloat16", **config)
 
 
 def test_a_name_in_small_letters_is_the_same_run_and_defaults_are_left_out() -> None:
