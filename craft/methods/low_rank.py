@@ -141,7 +141,7 @@ class AdaloraParameters(Projected):
 
 def build_adalora(model: nn.Module, parameters: AdaloraParameters, context: BuildContext) -> nn.Module:
     steps = context.total_steps or 100
-    return attach(
+    built = attach(
         model,
         context,
         "ADALORA",
@@ -154,6 +154,10 @@ def build_adalora(model: nn.Module, parameters: AdaloraParameters, context: Buil
         tfinal=int(parameters.final_share * steps),
         total_step=steps,
     )
+    for name, weight in built.named_parameters():
+        if ".ranknum." in name:
+            weight.requires_grad_(False)  # a constant divisor that is not saved; PEFT lets it train over a bfloat16 base
+    return built
 
 
 def adalora_optimizer(

@@ -130,6 +130,13 @@ def test_trains_as_many_numbers_as_its_paper_says(subject: Subject) -> None:
         assert getattr(planned, quantity) == getattr(counts, quantity), f"{quantity} planned without weights"
 
 
+@pytest.mark.parametrize("name", marked(name for name in CASES if name != "peft"))
+def test_trains_as_many_numbers_over_a_bfloat16_base(name: str, tiny_bert: str, tiny_llama: str) -> None:
+    case, spec = CASES[name], spec_of(name, tiny_bert, tiny_llama)
+    base = Base(spec.model, case.kind, LABELS, precision="bfloat16", master_weights=METHODS[name].master_weights)
+    assert count(build(spec, case, load_model(base))).trainable_parameters == case.count
+
+
 def test_starts_where_its_paper_says(subject: Subject) -> None:
     assert torch.isfinite(subject.start).all()
     equal = torch.equal(subject.start, subject.base)
