@@ -51,6 +51,7 @@ class Folder:
     shapes: Mapping[str, tuple[int, ...]]
     base: str
     revision: str | None = None
+    seed: int = 0  # of what the base's checkpoint lacks, such as a pooler
 
     @property
     def peft_type(self) -> str:
@@ -111,7 +112,7 @@ class Folder:
 
     def load_base(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PreTrainedModel:
         """Loads the base model as it is stored."""
-        return load_model(Base(self.base, kind, labels, self.revision, pad_token_id=pad_token_id))
+        return load_model(Base(self.base, kind, labels, self.revision, pad_token_id=pad_token_id), seed=self.seed)
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
@@ -156,8 +157,9 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
     _refuse_quantized(path, str(model))
     named = model == config.get("base_model_name_or_path")
     folder = Folder(path, config, shapes, str(model), config.get("revision") if named else None)
-    if folder.run is not None:
+    if (run := folder.run) is not None:
         refuse_other_model(folder.base, read_record(path))
+        folder = replace(folder, seed=run.seed)
     return folder
 
 

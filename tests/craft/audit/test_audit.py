@@ -12,7 +12,7 @@ import numpy as np
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
 
 import craft
@@ -193,11 +193,11 @@ def test_cuts_are_trained_on(tiny_bert: str, tmp_path: Path) -> None:
     assert unchanged == {name for name in cut if "classifier" in name}, "the task head stays, nothing was cut off it"
 
 
-def own_adapter(base: str, folder: Path, name: str = "lora") -> RunSpec:
+def own_adapter(base: str, folder: Path, name: str = "lora", seed: int = 0) -> RunSpec:
     """An adapter with the record of its run on 60 rows, scored on 30; returns the run."""
     saved(base, CONFIGS[name], folder)
     training = TrainingSettings(train_examples=60, eval_examples=30, max_length=24)
-    spec = RunSpec(model=base, task="toy/sentiment", method="lora", training=training)
+    spec = RunSpec(model=base, task="toy/sentiment", method="lora", training=training, seed=seed)
     fingerprint = splits_of(spec, find_task(spec.task, spec.data)).fingerprint
     record = {"spec": spec.model_dump(mode="json"), "facts": {"data_fingerprint": fingerprint}}
     (folder / "run.json").write_text(json.dumps(record))
@@ -247,6 +247,23 @@ def test_an_adapter_is_read_as_it_was_trained(tiny_bert: str, tmp_path: Path) ->
         audit_adapter(tmp_path / "own", Data())
 
 
+def test_a_pooler_that_the_base_lacks_is_that_of_the_run_also_in_a_lora_of_the_adapter(tiny_bert: str, tmp_path: Path) -> None:
+    base = str(shutil.copytree(tiny_bert, tmp_path / "base"))
+    file, labels = f"{base}/model.safetensors", ("0", "1")
+    save_file({name: weight for name, weight in load_file(file).items() if "pooler" not in name}, file, {"format": "pt"})
+    own_adapter(base, tmp_path / "own", seed=1)
+    folder = read_folder(tmp_path / "own")
+    model = folder.load("classification", labels, 0)
+    written = write_lora(folder, changes_of(model), tmp_path / "cut")
+    trained = load_model(Base(base, "classification", labels), seed=1)
+    stored = folder.load_base("classification", labels, 0)
+    poolers = [
+        next(weight for name, weight in each.named_parameters() if name.endswith("pooler.dense.weight"))
+        for each in (trained, stored, model, written.load("classification", labels, 0))
+    ]
+    assert all(torch.equal(poolers[0], pooler) for pooler in poolers)
+
+
 @pytest.mark.slow
 def test_the_base_has_the_revision_that_the_adapter_names(
     tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,7 +272,7 @@ def test_the_base_has_the_revision_that_the_adapter_names(
     model.peft_config["default"].revision = "v1"
     model.save_pretrained(tmp_path / "whole")
     read = list[Base]()
-    monkeypatch.setattr("craft.audit.folder.load_model", lambda base: read.append(base) or load_model(base))
+    monkeypatch.setattr("craft.audit.folder.load_model", lambda base, seed: read.append(base) or load_model(base, seed=seed))
     audit = audit_adapter(tmp_path / "whole", Data(rows(tmp_path), label="label"))
     assert {base.revision for base in read} == {audit.folder.revision} == {"v1"}
     elsewhere = shutil.copytree(tiny_bert, tmp_path / "elsewhere")
