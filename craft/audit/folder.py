@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel, PeftType
+from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftModel, PeftType, PromptLearningConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from craft.models import Base, quiet_libraries
@@ -28,8 +28,6 @@ from craft.tasks.task import Kind, Task
 from craft.trainer.adapter_folder import read_record, refuse_other_model
 from craft.words import format_bytes
 
-NO_WEIGHTS = {PeftType.PROMPT_TUNING, PeftType.PREFIX_TUNING, PeftType.P_TUNING, PeftType.MULTITASK_PROMPT_TUNING, PeftType.CPT}
-"""Types that put vectors before the text, and change no weight."""
 TASKS = ("SEQ_CLS", "CAUSAL_LM", None)
 """PEFT's task types that are scored."""
 CRAFT = "CRAFT"
@@ -130,7 +128,7 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
         raise ValueError(f"{path} holds no adapter: {_described(path)}. Give the folder with {CONFIG_FILE}")
     config = read_config(path / CONFIG_FILE)
     kind = PeftType(config["peft_type"])
-    if kind in NO_WEIGHTS:
+    if issubclass(PEFT_TYPE_TO_CONFIG_MAPPING[kind], PromptLearningConfig):
         raise ValueError(
             f"{path} holds {kind.value}: it puts vectors before the text and changes no weight, so nothing can be cut"
         )

@@ -129,6 +129,7 @@ def _nested(folder: Path) -> None:
         (_config(layer_replication=[[0, 2], [1, 3]]), "repeats layers"),
         (_weights(lambda held: held | {QUERY: held[QUERY] * torch.nan}), "are no numbers"),
         (_config(peft_type="PROMPT_TUNING"), "puts vectors before the text"),
+        (_config(peft_type="CARTRIDGE"), "puts vectors before the text"),
         (_config(peft_type="NEW"), "no configuration of PEFT"),
         (_config(r=5), "does not fit"),
         (_config(target_modules=["query", "value", "key"]), "has no weights for 6 parts"),
