@@ -14,7 +14,7 @@ from typing import Any
 from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftModel, PeftType, PromptLearningConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from craft.models import Base, quiet_libraries
+from craft.models import Base
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_adapter, read_config, read_shapes
 from craft.models.compute import compute_device
 from craft.models.files import resolve_model
@@ -114,10 +114,15 @@ class Folder:
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
-        model = self.load_base(kind, labels, pad_token_id)
+        model: Any = self.load_base(kind, labels, pad_token_id)
         if self.embedding_rows is not None and self.embedding_rows != model.get_input_embeddings().num_embeddings:
-            with quiet_libraries():
-                model.resize_token_embeddings(self.embedding_rows)
+            model.resize_token_embeddings(self.embedding_rows)
+            model.config.pad_token_id = pad_token_id  # the base's own rows may end before it
+        if pad_token_id is not None and pad_token_id >= (rows := model.get_input_embeddings().num_embeddings):
+            raise ValueError(
+                f"the tokenizer of {self.path} pads with token {pad_token_id:,}, and the model has rows 0 to {rows - 1:,}. "
+                "Save the adapter with save_embedding_layers=True, or name another pad_token in its tokenizer_config.json"
+            )
         return attach_adapter(model, self.path, self.base).eval().to(compute_device())
 
 

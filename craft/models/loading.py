@@ -159,7 +159,8 @@ def load_model(base: Base, *, device: torch.device | str = "cpu", seed: int = 0)
         seed: decides the new head's weights. Sets the global random state.
     """
     name, config, stored = base.name, load_config(base), base_dtype(base.precision, base.master_weights)
-    if base.pad_token_id is not None:
+    # No embedding can be made with its padding behind its last row: `refuse_other_words` tells, or an adapter adds the row.
+    if base.pad_token_id is not None and base.pad_token_id < getattr(config.get_text_config(), "vocab_size", 0):
         config.pad_token_id = base.pad_token_id
     quantized = _quantized(base, device) if base.quantization else {}
     transformers.set_seed(seed)

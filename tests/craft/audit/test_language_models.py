@@ -138,6 +138,7 @@ def test_cloze_takes_the_likeliest_answer_for_each_of_its_characters(tiny_llama:
 def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> None:
     base, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_llama), AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.add_tokens(["<ask>", "<reply>"])
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
     base.resize_token_embeddings(len(tokenizer))
     saved_llama(base, tmp_path / "whole", "q_proj", embeddings=True)
     tokenizer.save_pretrained(tmp_path / "whole")
@@ -148,6 +149,9 @@ def test_an_adapter_with_words_of_its_own(tiny_llama: str, tmp_path: Path) -> No
     embeddings = [name for name in before if "embed_tokens" in name]
     assert embeddings
     assert all(torch.equal(before[name], after[name]) for name in embeddings)
+    saved_llama(tiny_llama, tmp_path / "whole", "q_proj")  # without embeddings of its own
+    with pytest.raises(ValueError, match=r"pads with token 261, and the model has rows 0 to 258. Save the adapter with"):
+        audit_adapter(tmp_path / "whole", data)
 
 
 @pytest.mark.parametrize(

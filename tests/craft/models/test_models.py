@@ -148,6 +148,14 @@ def test_damaged_weights_are_refused_before_training(file: Path, tmp_path: Path,
         load_model(Base(str(tmp_path), "classification", ("a", "b")))
 
 
+def test_a_padding_token_behind_the_rows_of_the_model_is_refused(tiny_llama: str) -> None:
+    tokenizer = load_tokenizer(tiny_llama)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    model = load_model(Base(tiny_llama, "generation", pad_token_id=tokenizer.pad_token_id))
+    with pytest.raises(ModelUnsuited, match=r"the pad_token '\[PAD\]' .* 259, and the model has rows 0 to 258"):
+        refuse_other_words(tiny_llama, tokenizer, model)
+
+
 def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Path) -> None:
     BertConfig(**SMALL).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match=r"has no tokenizer; it needs tokenizer\.json or vocab\.txt"):
