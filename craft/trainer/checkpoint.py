@@ -68,8 +68,9 @@ def verify(folder: Path) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Returns the `checkpoint-STEP` in `folder`, the newest last."""
-    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    """Returns the `checkpoint-STEP` in `folder`, the newest last; a user's copy of one has another name."""
+    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()]
+    return sorted(checkpoints, key=lambda path: int(path.name.partition("-")[2]))
 
 
 def find_newest_checkpoint(folder: Path) -> Path | None:

@@ -98,6 +98,7 @@ def test_two_checkpoints_stay_without_base_weights_and_behind_a_damaged_one_the_
     assert names
     assert all("craft_" in name or "classifier" in name for name in names)
     assert not any(path.name.startswith(".") for path in (tmp_path / "run").iterdir()), "nothing half-written stays"
+    shutil.copytree(newest, newest.with_name("checkpoint-12 (copy)"))
     file = newest / "loop.pt"
     stored = file.read_bytes()
     file.write_bytes(stored[:-9] + bytes([stored[-9] ^ 1]) + stored[-8:])
