@@ -345,7 +345,20 @@ def _read_parquet(path: Path) -> Rows:
         raise DataUnavailable(f"{path} is not a parquet file that can be read: {error}") from error
     if twice := [name for name in table.column_names if table.column_names.count(name) > 1]:
         raise DataError(f"{path}: column {twice[0]!r} is named twice")
-    return Rows(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
+    columns: dict[str, list[Any]] = {}
+    for name in table.column_names:
+        with explain_column(path, name):
+            columns[name] = table.column(name).to_pylist()
+    return Rows(str(path), columns)
+
+
+@contextmanager
+def explain_column(source: object, name: str) -> Iterator[None]:
+    """Turns the errors of a column that Python has no values for, such as times after the year 9999, into a DataError."""
+    try:
+        yield
+    except (OverflowError, ValueError) as error:
+        raise DataError(f"{source}: column {name!r} cannot be read ({error}). Take it out, or store it as text") from error
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from craft.settings import HubSplit
-from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
+from craft.tasks.files import DataError, DataUnavailable, Rows, explain_column, read_rows
 
 
 def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Rows:
@@ -35,11 +36,22 @@ def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Row
     assert isinstance(loaded, Dataset), "one split is asked for"
     columns = {}
     for name, feature in loaded.features.items():
-        cells = loaded[name][:]
+        if _holds_media(feature):
+            continue
+        with explain_column(source, name):
+            cells = loaded[name][:]
         if names and isinstance(feature, ClassLabel):
             cells = [None if cell is None or cell < 0 else feature.names[cell] for cell in cells]
         columns[name] = cells
     return Rows(str(source), columns)
+
+
+def _holds_media(feature: Any) -> bool:
+    """Returns whether a column holds images, sounds or the like, which no task reads and libraries of their own decode."""
+    from datasets import Json
+
+    parts = feature.values() if isinstance(feature, dict) else [feature.feature] if hasattr(feature, "feature") else []
+    return any(map(_holds_media, parts)) or (hasattr(feature, "decode_example") and not isinstance(feature, Json))
 
 
 def is_offline() -> bool:

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from craft.settings import DataSettings
+from craft.settings import DataSettings, HubSplit
 from craft.tasks import TASKS, find_task
 from craft.tasks.files import DataError, DataUnavailable
 from craft.tasks.glue import phrases
+from craft.tasks.hub_splits import read_source, read_split
 from craft.tasks.splits import carve, load_splits
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
@@ -270,6 +271,24 @@ def test_a_split_gives_the_rows_of_a_file_and_a_part_of_it_some(tmp_path: Path, 
     splits = load_splits(find_task("custom/letters", data), data)
     assert {*splits.train["text"], *splits.search["text"]} == {*TEXTS[:30]}
     assert splits.reported[""]["text"][:] == TEXTS[-20:]
+
+
+def test_images_and_sounds_of_a_split_are_left_out(tmp_path: Path) -> None:
+    """They are broken here, and the library that decodes sounds need not be installed."""
+    media = {"sound": datasets.Audio(), "page": datasets.Image(), "pages": datasets.List({"scan": datasets.Image()})}
+    broken = {"bytes": b"broken", "path": None}
+    cells = {"sound": [broken], "page": [broken], "pages": [[{"scan": broken}]], "more": ['{"b": 1}']}
+    schema = datasets.Features({"body": datasets.Value("string"), **media, "more": datasets.Json()}).arrow_schema
+    pq.write_table(pa.table({"body": ["a letter"], **cells}, schema), tmp_path / "train.parquet")
+    assert read_split(HubSplit(path=str(tmp_path))).columns == {"body": ["a letter"], "more": [{"b": 1}]}
+
+
+def test_a_time_that_python_has_no_value_for_is_refused_with_its_column(tmp_path: Path) -> None:
+    times = pa.array([253_402_300_800], pa.timestamp("s"))  # the year 10000
+    pq.write_table(pa.table({"body": ["a letter"], "sent": times}), tmp_path / "train.parquet")
+    for source in (str(tmp_path / "train.parquet"), HubSplit(path=str(tmp_path))):
+        with pytest.raises(DataError, match=r"train.*: column 'sent' cannot be read \(date value out of range\)\. Take it out"):
+            read_source(source)
 
 
 def test_unlabelled_rows(tmp_path: Path) -> None:
