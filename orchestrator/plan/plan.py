@@ -83,15 +83,6 @@ class Plan:
             most = max(planned, sum(not job.training.trial.is_reported for job in self.jobs)) + measuring
         return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
 
-    @property
-    def needed(self) -> tuple[int, str]:
-        """The least `budget.trials`, and what takes so many."""
-        if self.adaptive:
-            return _trials_of_one(self.sweep), "one configuration alone needs"
-        if self.sweep.tunes:
-            return sum(budget_of(self.sweep, self.families)[1:]), "to tune and measure all takes"
-        return len(self.jobs), "the plan needs"
-
     @cached_property
     def families(self) -> list[Family]:
         """Its candidates, where some are tried to choose among them."""
@@ -131,9 +122,12 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if not (plan.configurations or plan.probed):
         reasons = "; ".join(f"{drop.configuration.label}: {drop.reason}" for drop in plan.dropped[:5])
         raise SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])
-    needed, purpose = plan.needed
-    if sweep.tunes and sweep.compare and not plan.adaptive:
-        errors += unequal_tuning(sweep, plan.families, plan.duplicates)
+    needed, purpose = len(plan.jobs), "the plan needs"
+    if plan.adaptive:
+        needed, purpose = _trials_of_one(sweep), "one configuration alone needs"
+    elif sweep.tunes:
+        needed, purpose = sum(budget_of(sweep, plan.families)[1:]), "to tune and measure all takes"
+        errors += unequal_tuning(sweep, plan.families, plan.duplicates) if sweep.compare else []
     if sweep.budget.trials is not None and needed > sweep.budget.trials:
         where = sweep.where(("budget", "trials"))
         errors.append(f"{where}: budget.trials: {purpose} {needed} trials; the budget is {sweep.budget.trials}")

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.plan.configuration import text
-from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.record.state import State
 from orchestrator.results.metrics import full_label
@@ -71,13 +70,23 @@ def combinations(settings: Settings, sweep: Sweep) -> int:
 
 
 def within_budget(settings: Settings, trainings: int, state: State) -> Settings:
-    """Returns the settings with a budget of trials that has room for so many trainings of each combination on each task."""
+    """Returns the settings with a budget of trials that has room for so many trainings of each combination on each task; or for
+    more seeds of all that the file asks for, also of what has failed."""
     limit, sweep = state.sweep.budget.trials, state.sweep
     if not settings or limit is None:
         return settings
-    needed = len(state.trainings) + trainings * combinations(settings, sweep) * len(sweep.task_names)
-    of_plan = _needed_trials(json.dumps(_changed(state, {**settings, "budget.trials": None})))
-    return {**settings, "budget.trials": max(needed, of_plan, limit)}
+    if seeds := settings.get("seeds", settings.get("replication.seeds")):
+        # Each size may need a training of its own.
+        sizes = max(block.sizes if isinstance(block.sizes, int) else len(block.sizes or ()) for block in sweep.blocks)
+        groups = {entry.trial.group for entry in state.trainings} - {None}
+        trained = {entry.trial.configuration for entry in state.trainings if entry.trial.is_reported}
+        trainings = (len(seeds) - len(sweep.reported_seeds)) * max(len(trained), len(groups) * (1 + sizes))
+    # The plan of a sweep that tunes may take all of its limit, and less has run.
+    planned = limit if sweep.tunes else len(state.trainings)
+    return {
+        **settings,
+        "budget.trials": max(planned + trainings * combinations(settings, sweep) * len(sweep.task_names), limit),
+    }
 
 
 def takes(state: State, settings: Settings) -> bool:
@@ -99,15 +108,6 @@ def _changed(state: State, settings: Settings) -> Any:
         path = "replication.seeds" if key == "seeds" and state.sweep.compare else key
         source.override(f"{path}={json.dumps(value)}")
     return source.content
-
-
-@functools.lru_cache(maxsize=100)
-def _needed_trials(document: str) -> int:
-    """Returns the least budget of a sweep's plan; 0 where it has none."""
-    try:
-        return make_plan(Sweep.model_validate(json.loads(document))).needed[0]
-    except (SweepError, ValueError):
-        return 0
 
 
 @functools.lru_cache(maxsize=100)
