@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, which a machine without a network waits for
 
 import pytest
 from hypothesis import HealthCheck, settings
