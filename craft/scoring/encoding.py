@@ -150,11 +150,11 @@ def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: b
 def refuse_words_without_rows(splits: Splits, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     """Raises ValueError if a text holds an added word of the tokenizer, such as an image's, for which the model has no row."""
     rows = model.get_input_embeddings().num_embeddings
-    words = [word for word, place in tokenizer.get_added_vocab().items() if place >= rows]
-    for split in (splits.train, splits.search, *splits.reported.values()) if words else ():
+    rowless = [word for word, place in tokenizer.get_added_vocab().items() if place >= rows]
+    for split in (splits.train, splits.search, *splits.reported.values()) if rowless else ():
         for name in split.column_names:
             for text in map(str, split[name][:]):
-                if word := next((word for word in words if word in text), None):
+                if word := next((word for word in rowless if word in text), None):
                     raise ValueError(
                         f"a {name} holds {word!r}, a word that the tokenizer of {tokenizer.name_or_path} has and the model has "
                         f"no row for: {text[max(0, text.find(word) - 40) :][:80]!r}. Take it out of the data"

@@ -137,8 +137,8 @@ class Options:
         """Keeps the content of the file, the changes and the URI of checkpoints by which the sweep runs, without passwords."""
         changes = [change for change in self.assignments if change.partition("=")[0].strip() not in OF_THE_FOLDER]
         with replacing(folder.written) as aside:
-            kept = redacted({"file": written, "changes": changes, "storage": self.remote})
-            aside.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            call = redacted({"file": written, "changes": changes, "storage": self.remote})
+            aside.write_text(json.dumps(call, indent=1), encoding="utf-8")
 
 
 def check_answers(address: str) -> None:

@@ -155,8 +155,8 @@ def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: 
     scores = observed.draw()
     bounds = [max(summary.range[1], summary.score.mean) for summary in complete]  # which the model does not have
     expected = np.minimum(scores.mean(axis=0), bounds)
-    known, front = np.isfinite(costs).all(axis=1), np.full(len(complete), math.nan)  # what is cut has no seconds of its own
-    front[known] = shares(scores[:, known], costs[known])
+    priced, front = np.isfinite(costs).all(axis=1), np.full(len(complete), math.nan)  # what is cut has no seconds of its own
+    front[priced] = shares(scores[:, priced], costs[priced])
     columns = {
         P_FRONT: front,
         P_ENOUGH: shares(scores, np.zeros((len(complete), 1)), within),

@@ -94,20 +94,13 @@ def takes(state: State, settings: Settings) -> bool:
     them, and what they add can be built."""
     if not state.again or not settings or state.started is None:
         return False
-    content = _changed(state, settings)
-    changed = sorted({int(key.split(".")[1]) for key in settings if key.startswith("space.") and not key.endswith(RATE)})
-    return not check(content)[1] and (not changed or _can_plan(json.dumps(content), tuple(changed)))
-
-
-def _changed(state: State, settings: Settings) -> Any:
-    """Returns the content of the sweep's file with these settings."""
-    assert state.started is not None
     source = Source(copy.deepcopy(state.started.sweep), {}, "")
     for key, value in settings.items():
         # `compare: fair` has been written out: its seeds are those of `replication`.
         path = "replication.seeds" if key == "seeds" and state.sweep.compare else key
         source.override(f"{path}={json.dumps(value)}")
-    return source.content
+    changed = sorted({int(key.split(".")[1]) for key in settings if key.startswith("space.") and not key.endswith(RATE)})
+    return not check(source.content)[1] and (not changed or _can_plan(json.dumps(source.content), tuple(changed)))
 
 
 @functools.lru_cache(maxsize=100)

@@ -223,7 +223,7 @@ def _step(metric: str, run: TrialResult) -> float:
     """Returns what one row adds to a metric whose rows are each right or wrong; 0 for any other number, such as a loss."""
     name, examples = metric.removeprefix("search_"), run.facts.get(SEARCHED if metric.startswith("search_") else EXAMPLES)
     name = str(run.facts.get(METRIC)) if name == "score" else name
-    graded = any(row.graded for known, row in METRICS.items() if name.startswith(known))
+    graded = any(row.graded for prefix, row in METRICS.items() if name.startswith(prefix))
     return 100 / examples if graded and examples else 0.0
 
 

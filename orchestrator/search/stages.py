@@ -321,11 +321,11 @@ class _Decisions:
             return True
         passed = max((entry.changed for entry in state.entries.values()), default=started.time) - started.time
         left, rows = limit - max(0.0, passed), {row.configuration: row for row in complete}
-        known = {name: row.value("seconds") for name in step.seeds if (row := rows.get(name) or base) is not None}
-        have, most = {trial.key for trial in self._stages.trials}, max(known.values(), default=0.0)
-        new = [job.training for job in jobs_of(trials) if job.key not in have]
+        usual = {name: row.value("seconds") for name in step.seeds if (row := rows.get(name) or base) is not None}
+        wanted, most = {trial.key for trial in self._stages.trials}, max(usual.values(), default=0.0)
+        new = [job.training for job in jobs_of(trials) if job.key not in wanted]
         # A size that is cut at a rate of its own needs the training with this rate, which is in no row.
-        seconds = [known.get(training.configuration, most) for training in new]
+        seconds = [usual.get(training.configuration, most) for training in new]
         return not max(seconds, default=0.0) > left and not sum(seconds) > left * state.pace
 
     def another_seed(self, rows: Sequence[Summary], count: int, why: str) -> Decided | None:

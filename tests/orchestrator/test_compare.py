@@ -109,7 +109,7 @@ def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, compare: C
 
 
 def test_equal_differences_of_a_metric_are_no_proof(tmp_path: Path, compare: Cli) -> None:
-    """One row of 200 apart with both seeds. A loss, which counts no rows, has no such step."""
+    """The scores differ by one row of 200 with both seeds. A loss, which counts no rows, has no such step."""
     facts = {"metric": "accuracy", "search_examples": 200, "reported_examples": 400}
     for name, score in (("a", 80.5), ("b", 80.0)):
         record(tmp_path / name, {"LoRA r1": (1, over_seeds(score, score))}, facts=facts)
