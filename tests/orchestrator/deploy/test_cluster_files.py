@@ -169,7 +169,7 @@ def scheduler(folder: Path, driver: str) -> dict[str, str]:
         + f"""case $1$2 in
             showhostnames) printf "node1\\nnode2\\n" ;;
             showconfig) cat {folder}/config 2> /dev/null || echo "ProctrackType = proctrack/cgroup" ;;
-            showjob) [ ! -e {folder}/preempted ] || echo "PreemptTime=2026-11-25T09:47:03"
+            showjob) [ ! -e {folder}/preempted ] || {{ echo "PreemptTime=2026-11-25T09:47:03"; sleep 0.1; }}
                 echo "   Nodes=node[1-2] CPU_IDs=0-3 Mem=8192 GRES="
                 echo "   Command=/home/me/slurm.sbatch$ARGUMENTS" ;;
             requeue*) {runs} ;;
