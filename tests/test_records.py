@@ -181,55 +181,15 @@ def test_rates_of_ranks() -> None:
     assert costs["sst2, `rank`"] == ["0.0", "0.0"]
 
 
-@pytest.mark.parametrize(
-    ("record", "labels"),
-    [
-        (
-            "smollm2-commonsense",
-            {
-                "Base model": "Base model",
-                "CRAFT 64, q v, cut to 1/16": "CRAFT 64 cut to 1/16",
-                "CRAFT 64, q v, cut to 1/4": "cut to 1/4",
-                "CRAFT 64, q v": "whole",
-                "LoRA r8, q v, cut to 1/16": "LoRA r8 cut to 1/16",
-                "LoRA r8, q v, cut to 1/4": "cut to 1/4",
-                "LoRA r8, q v": "whole",
-                "(IA)³ k v down": "(IA)³",
-            },
-        ),
-        (
-            "smollm2-heads",
-            {
-                "Head alone": "Head alone",
-                "CRAFT 64, q v, cut to 1/4": "CRAFT 64 cut to 1/4",
-                "CRAFT 64, q v": "whole",
-                "LoRA r8, q v, cut to 1/8": "LoRA r8 cut to 1/8",
-                "LoRA r8, q v": "whole",
-                "Full fine-tuning all": "full fine-tuning",
-            },
-        ),
-        (
-            "gemma3-commonsense",
-            {
-                "Base model": "Base model",
-                "CRAFT 64, q v, cut to 24 %": "CRAFT 64 cut to 24 %",
-                "CRAFT 64, q v": "whole",
-                "(IA)³ k v down": "(IA)³",
-                "LoRA r8, q v, cut to 1/4": "LoRA r8 cut to 1/4",
-                "LoRA r8, q v": "whole",
-            },
-        ),
-    ],
-)
-def test_scores_of_decoders(record: str, labels: dict[str, str]) -> None:
-    rows = {row[0]: row[1:] for row in _cells(means(pd.read_csv(RECORDS / f"{record}.csv"), ["score"]))}
-    best = {
-        label: max(float(row[1].split()[0]) for name, row in rows.items() if re.sub(r", lr [^,]+", "", name) == label)
-        for label in (re.sub(r", lr [^,]+", "", name) for name in labels)
-    }
-    assert [float(rows[label][1].split()[0]) for label in labels] == [*best.values()], "each adapter with its best rate"
-    scores = ", ".join(f"{shown} ({rows[label][0]}) {rows[label][1].split()[0]}" for label, shown in labels.items())
-    assert f"{scores}." in " ".join(FRONTS.read_text().split())
+@pytest.mark.parametrize("record", ["smollm2-commonsense", "smollm2-heads", "gemma3-commonsense"])
+def test_scores_of_decoders(record: str) -> None:
+    """All of the record are on the page, an adapter's larger sizes without its name."""
+    page, named = " ".join(FRONTS.read_text().lower().split()), set[str]()
+    for label, parameters, score in _cells(means(pd.read_csv(RECORDS / f"{record}.csv"), ["score"])):
+        name, _, size = re.sub(r",? q v| k v down| all", "", label).partition(", ")
+        shown = (size or "whole") if name in named else f"{name} {size}".strip()
+        assert f" {shown} ({parameters}) {score.split()[0]}".lower() in page
+        named.add(name)
 
 
 @pytest.mark.parametrize(
