@@ -191,23 +191,25 @@ def test_saves_and_loads_to_equal_outputs(subject: Subject, tmp_path: Path) -> N
 
 
 SMALL: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-OTHER_HEADS: dict[str, tuple[dict[str, Any], set[str]]] = {
+HEADS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "bart": (
         {"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
         | {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
         {"classification_head"},
     ),
     "deberta-v2": (SMALL, {"pooler", "classifier"}),
+    "distilbert": ({"n_layers": 2, "dim": 32, "hidden_dim": 64, "n_heads": 2}, {"pre_classifier", "classifier"}),
+    "llama": (SMALL, {"score"}),
     "modernbert": (SMALL, {"head", "classifier"}),
     "t5": ({"num_layers": 2, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2}, {"classification_head"}),
 }
-"""Models whose heads have modules of other names than PEFT's own: their sizes, and those modules."""
+"""Models whose heads have modules of several names: their sizes, and those modules."""
 
 
-@pytest.mark.parametrize("architecture", OTHER_HEADS)
+@pytest.mark.parametrize("architecture", HEADS)
 @pytest.mark.parametrize("name", ["lora", "craft", "houlsby", "peft LILY"])
 def test_a_head_of_any_names_trains_and_is_saved(architecture: str, name: str, tmp_path: Path) -> None:
-    (sizes, heads), tokenizer = OTHER_HEADS[architecture], toy_tokenizer()
+    (sizes, heads), tokenizer = HEADS[architecture], toy_tokenizer()
     tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
     config = transformers.AutoConfig.for_model(
         architecture, vocab_size=len(tokenizer), decoder_start_token_id=3, **tokens, **sizes

@@ -12,7 +12,6 @@ import huggingface_hub.constants
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, BertConfig, BertModel
 from transformers.utils import logging as transformers_logging
@@ -24,7 +23,6 @@ from craft.models.loading import head_names, load_model, load_tokenizer, meta_mo
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.scoring.encoding import refuse_words_without_rows
 from craft.tasks.splits import Splits
-from craft.trainer.adapter_folder import load_adapter, save_adapter
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}
 
@@ -148,14 +146,6 @@ def test_damaged_weights_are_refused_before_training(file: Path, tmp_path: Path,
         load_model(Base(str(tmp_path), "classification", ("a", "b")))
 
 
-def test_a_padding_token_behind_the_rows_of_the_model_is_refused(tiny_llama: str) -> None:
-    tokenizer = load_tokenizer(tiny_llama)
-    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
-    model = load_model(Base(tiny_llama, "generation", pad_token_id=tokenizer.pad_token_id))
-    with pytest.raises(ModelUnsuited, match=r"the pad_token '\[PAD\]' .* 259, and the model has rows 0 to 258"):
-        refuse_other_words(tiny_llama, tokenizer, model)
-
-
 def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Path) -> None:
     BertConfig(**SMALL).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match=r"has no tokenizer; it needs tokenizer\.json or vocab\.txt"):
@@ -179,27 +169,6 @@ def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Pa
     tokenizer.add_special_tokens({"pad_token": "[MORE]"})
     with pytest.raises(ModelUnsuited, match=r"the pad_token '\[MORE\]' .* 30,523, and the model has rows 0 to 30,521"):
         refuse_other_words("m", tokenizer, model)
-
-
-@pytest.mark.parametrize("body_type", ["distilbert", "llama"])
-def test_the_whole_head_is_saved_with_the_adapter(
-    body_type: str, tiny_model: Callable[..., Any], tiny_bert: str, tmp_path: Path
-) -> None:
-    tiny_model(body_type).save_pretrained(tmp_path / "base")
-    load_tokenizer(tiny_bert).save_pretrained(tmp_path / "base")
-    base = load_model(Base(str(tmp_path / "base"), "classification", ("a", "b"), pad_token_id=0), seed=1)
-    target = {"distilbert": "q_lin", "llama": "q_proj"}[body_type]
-    model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=2, target_modules=[target]))
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight.add_(torch.randn_like(weight) * 0.1)
-    spec = {"model": str(tmp_path / "base"), "task": "toy/sentiment", "method": "lora", "seed": 2}
-    save_adapter(model, tmp_path / "adapter", {"spec": spec, "kind": "classification", "labels": ["a", "b"]})
-    loaded, _ = load_adapter(tmp_path / "adapter")
-    ids = torch.arange(1, 13).view(2, 6)
-    with torch.no_grad():
-        assert torch.equal(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 
 def test_loading_prints_nothing_and_leaves_the_libraries_logging_alone(capfd: pytest.CaptureFixture[str]) -> None:
