@@ -15,17 +15,6 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 HEADS, KEY_HEADS, LAYERS, WIDTH, INNER = 4, 2, 2, 64, 96
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = ("t h", "th e", "Ġ Ġ", "a n", "Ġ the")
-NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
 FIELDS: dict[str, Any] = {
     "context_length": 128, "embedding_length": WIDTH, "block_count": LAYERS, "feed_forward_length": INNER, "head_count": HEADS,
     "head_count_kv": KEY_HEADS, "rope_dimension_count": WIDTH // HEADS, "rope_freq_base": 50_000.0, "layer_norm_rms_eps": 1e-5,
@@ -101,17 +90,11 @@ def put(writer: gguf.GGUFWriter, name: str, tensor: np.ndarray, form: Format) ->
 
 def tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
     """The model's weights under their names in a GGUF file; q and k as llama.cpp orders their rows."""
-    found = {}
-    for name, weight in model.state_dict().items():
-        content = weight.numpy()
-        if name == "model.embed_tokens.weight":
-            found["token_embd.weight"] = content
-        elif name == "model.norm.weight":
-            found["output_norm.weight"] = content
-        elif name.startswith("model.layers."):
-            _, _, layer, *place, kind = name.split(".")
-            heads = {"q_proj": HEADS, "k_proj": KEY_HEADS}.get(place[-1])
-            found[f"blk.{layer}.{NAMES['.'.join(place)]}.{kind}"] = content if heads is None else interleaved(content, heads)
+    names, found = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS), {}
+    for name, weight in model.base_model.state_dict(prefix="model.").items():
+        heads = {"q_proj": HEADS, "k_proj": KEY_HEADS}.get(name.split(".")[-2])
+        content = weight.numpy() if heads is None else interleaved(weight.numpy(), heads)
+        found[names.get_name(name, (".weight",))] = content
     return found
 
 
