@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,16 @@ def make_spec(**changes: Any) -> RunSpec:
     return RunSpec(**({"task": "toy/sentiment", "method": method} | changes), parameters=parameters, training=training)
 
 
+class Evil:
+    """Makes the folder `mark` when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
 @pytest.fixture
 def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
     """Makes a run on the tiny model as `make_spec` does."""
@@ -99,6 +111,12 @@ def own_factor_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+@pytest.fixture
+def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit's adapters of random weights pass as helpful, so that one of their sizes is enough."""
+    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
+
+
 @pytest.fixture(scope="session")
 def tiny_model() -> Callable[..., Any]:
     """Makes a random model of a family: 3 layers, hidden 32, 4 heads, 2 key-value heads where the family groups queries."""
@@ -119,14 +137,7 @@ def make_tiny(family: str, dtype: Any = None, seed: int = 0, head: str = "base")
         "qwen3_5_text": DECODER | {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
         "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "dropout": 0.0, "attention_dropout": 0.0},
         "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-        "opt": {
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "ffn_dim": 48,
-            "word_embed_proj_dim": 32,
-            "dropout": 0.0,
-        },
+        "opt": ENCODER | {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0},
     }
     common = {"vocab_size": 64, "max_position_embeddings": 64, "initializer_range": 0.2, "init_std": 0.2}
     config = AutoConfig.for_model(family, **common, **sizes.get(family, DECODER))

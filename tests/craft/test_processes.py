@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import socket
 from dataclasses import replace
@@ -17,6 +16,7 @@ import torch
 from craft.processes import Meeting, current, find_cause, joined, leave_cause, make_store, sign
 from craft.results import Leave, ModelUnavailable, OutOfMemory, RunFailed, RunPrevented, is_out_of_memory
 from craft.trainer.checkpoint import CheckpointCorrupt
+from tests.craft.conftest import Evil
 
 LOOPBACK = "127.0.0.1"
 SECRET = bytes(range(32))
@@ -74,14 +74,6 @@ def test_an_error_that_cannot_be_made_again_is_one_with_its_text(store: Any, mee
     cause = find_cause(store, meeting)
     assert type(cause) is RuntimeError
     assert str(cause).startswith("OwnError: <class 'object'> and 2")
-
-
-class Evil:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.mark}",)
 
 
 def entries(mark: Path) -> list[str]:

@@ -66,12 +66,6 @@ def test_zeros_fill_up_to_one_rank_and_one_scale(tiny_bert: str, tmp_path: Path)
             assert torch.equal(filled[other] @ filled[key], ragged[other] @ ragged[key])
 
 
-@pytest.fixture
-def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adapters of random weights pass as helpful, so that one of their sizes is enough."""
-    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
-
-
 @pytest.mark.slow
 def test_no_size_of_an_adapter_that_does_nothing_is_enough(tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS["lora"], tmp_path / "whole")

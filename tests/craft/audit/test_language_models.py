@@ -43,12 +43,6 @@ def _data(folder: Path, pairs: Iterable[tuple[str, str]], **more: Any) -> Data:
 PAIRS = [(f"say {at}", f"{at} it is") for at in range(12)]
 
 
-@pytest.fixture
-def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve rows of a random model show no help, and then there is no verdict."""
-    monkeypatch.setattr("craft.audit.audit._helps", lambda *_: True)
-
-
 @pytest.mark.usefixtures("helpful")
 @pytest.mark.parametrize("metric", [None, pytest.param("exact_match", marks=pytest.mark.slow)])
 def test_an_audit_of_a_language_model(metric: str | None, tiny_llama: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -38,16 +39,16 @@ def test_a_control_token_in_a_held_out_text_is_refused_with_its_line(tiny_bert: 
         audit_adapter(tmp_path / "whole", Data(str(tmp_path / "marks.csv"), label="label"))
 
 
-@pytest.mark.parametrize("within", [float("nan"), float("inf"), -1, 0])
-def test_points_that_are_none_are_refused_at_once(within: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="above 0 and at most 100"):
-        audit_adapter(tmp_path, Data("rows.csv"), within=within)
-
-
-@pytest.mark.parametrize("sure", [float("nan"), 0, 1])
-def test_a_probability_that_is_none_or_certain_is_refused_at_once(sure: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="above 0 and below 1"):
-        audit_adapter(tmp_path, Data("rows.csv"), sure=sure)
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [("within", (math.nan, math.inf, -1, 0), "above 0 and at most 100"), ("sure", (math.nan, 0, 1), "above 0 and below 1")],
+)
+def test_numbers_that_are_no_points_or_no_probability_are_refused_at_once(
+    name: str, values: tuple[float, ...], said: str, tmp_path: Path
+) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=said):
+            audit_adapter(tmp_path, Data("rows.csv"), **{name: value})
 
 
 def test_what_is_more_than_a_change_of_weights_is_refused(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import random
 import shutil
@@ -20,6 +19,7 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint, verify, write_folder
 from craft.trainer.training import train_run
+from tests.craft.conftest import Evil
 from tests.craft.trainer.same import leave_at, same_run
 
 MakeSpec = Callable[..., RunSpec]
@@ -131,14 +131,6 @@ def test_a_run_that_was_resumed_where_an_evaluation_was_due_may_be_resumed_once_
     assert json.loads((left / "state.json").read_text())["step"] == 4
     for checkpoint in (evaluated, left):
         assert same_run(undisturbed, train_run(spec, tmp_path / f"from-{checkpoint.name}", resume_from=checkpoint))
-
-
-class Evil:
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Callable, tuple[str]]:
-        return os.mkdir, (str(self.marker),)
 
 
 def test_code_in_a_checkpoint_is_never_run(tiny_spec: MakeSpec, tmp_path: Path) -> None:
