@@ -7,34 +7,25 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from craft.tasks.prompts import PROMPTS, encode
 
 FIRST = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
-PUBLISHED_TRAINING = """{first}{blanks}
+PUBLISHED = """{first}{blanks}
 
                 ### Instruction:
                 Is {{it}} so?
-                {empty}
+{indent}
                 ### Response:
-                """.format(first=FIRST, blanks="  ", empty="")
-PUBLISHED_EVALUATION = """{first}{blank}
-
-                ### Instruction:
-                Is {{it}} so?
-
-                ### Response:
-                """.format(first=FIRST, blank=" ")
+                """
 
 
 def test_llm_adapters_is_the_published_text_to_the_byte():
-    assert PROMPTS["llm_adapters"].for_training("Is {it} so?") == PUBLISHED_TRAINING
-    assert PROMPTS["llm_adapters"].for_evaluation("Is {it} so?") == PUBLISHED_EVALUATION
+    prompt = PROMPTS["llm_adapters"]
+    assert prompt.for_training("Is {it} so?") == PUBLISHED.format(first=FIRST, blanks="  ", indent=" " * 16)
+    assert prompt.for_evaluation("Is {it} so?") == PUBLISHED.format(first=FIRST, blanks=" ", indent="")
 
 
 def test_alpaca_has_no_indent_and_one_form():
     text = PROMPTS["alpaca"].for_training("Is it so?")
     assert text == PROMPTS["alpaca"].for_evaluation("Is it so?")
-    assert text == (
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-        "### Instruction:\nIs it so?\n\n### Response:\n"
-    )
+    assert text == f"{FIRST}\n\n### Instruction:\nIs it so?\n\n### Response:\n"
 
 
 @pytest.mark.parametrize("name", ["alpaca", "llm_adapters"])
