@@ -1,4 +1,4 @@
-"""Protocols: who sees which rows, seeded, nested, kept while files stay the same; folders of GLUE, right and wrong."""
+"""Every task's data; protocols: who sees which rows, seeded, nested, kept while files stay the same; wrong folders of GLUE."""
 
 from __future__ import annotations
 
@@ -12,14 +12,44 @@ import pyarrow.parquet as pq
 import pytest
 
 from craft.settings import DataSettings, HubSplit
-from craft.tasks import TASKS, find_task
+from craft.tasks import SUITES, TASKS, find_task
+from craft.tasks.commonsense import TESTS
 from craft.tasks.files import DataError, DataUnavailable
 from craft.tasks.glue import phrases
 from craft.tasks.hub_splits import read_source, read_split
 from craft.tasks.splits import carve, load_splits
+from craft.testing import check_task
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+
+LARGE = ("glue/sst2", "glue/mnli", "glue/qnli", "glue/qqp", "commonsense")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in TASKS])
+def test_its_data_and_metrics_fit_what_it_says(name: str, request: pytest.FixtureRequest) -> None:
+    """Published data lie in the folder of CRAFT_TEST_DATA, others are made by code."""
+    if name in SUITES["toy"]:
+        check_task(name)
+        return
+    root = request.getfixturevalue("real_data")
+    if not (root / name).is_dir():
+        pytest.skip(f"{root} has no {name}")
+    tests = [name for name, one in TESTS.items() if (root / "commonsense" / "dataset" / one.folder / "test.json").is_file()]
+    check_task(name, DataSettings(root=str(root), generation={"tests": tests}))
+
+
+# The suite is part of what a score means: it may only change knowingly, together with these and the changelog.
+FINGERPRINTS = {
+    "toy/sentiment": "9c7cd80916ea819c",
+    "toy/paraphrase": "55212c36287b47cd",
+}
+
+
+def test_the_suite_is_equal_on_every_machine() -> None:
+    digests = {name: load_splits(TASKS[name], DataSettings(), protocol="customary").fingerprint[:16] for name in SUITES["toy"]}
+    assert digests == FINGERPRINTS
+
 
 TASK = TASKS["glue/cola"]
 
@@ -251,6 +281,11 @@ def write_dataset(folder: Path, kind: str) -> dict[str, Any]:
     return {"train": {"path": str(folder)}, "validation": {"path": str(folder), "split": "test"}}
 
 
+def letters(**parts: Any) -> tuple[Any, DataSettings]:
+    data = DataSettings.model_validate({"custom": {"letters": {"text": "body", "label": "queue", **parts}}})
+    return find_task("custom/letters", data), data
+
+
 @pytest.mark.parametrize("kind", ["saved", "arrow", "parquet"])
 def test_a_split_gives_the_rows_of_a_file_and_a_part_of_it_some(tmp_path: Path, kind: str) -> None:
     lines = [f"{text},{NAMES[number % 3]}" for number, text in enumerate(TEXTS)]
@@ -259,16 +294,14 @@ def test_a_split_gives_the_rows_of_a_file_and_a_part_of_it_some(tmp_path: Path, 
     files = {"train": str(tmp_path / "train.csv"), "validation": str(tmp_path / "test.csv")}
     read = []
     for parts in (files, write_dataset(tmp_path / "set", kind)):
-        data = DataSettings.model_validate({"custom": {"letters": {**parts, "text": "body", "label": "queue"}}})
-        task = find_task("custom/letters", data)
+        task, data = letters(**parts)
         assert task.labels == ("help", "sales", "spam")
         read.append(load_splits(task, data))
     assert read[0].fingerprint == read[1].fingerprint
     assert read[0].train["text"][:] == read[1].train["text"][:]
     whole = parts["train"]
     own = {"train": whole | {"split": "train[:50%]"}, "validation": whole | {"split": "train[-20:-10]+train[-10:]"}}
-    data = DataSettings.model_validate({"custom": {"letters": {**own, "text": "body", "label": "queue"}}})
-    splits = load_splits(find_task("custom/letters", data), data)
+    splits = load_splits(*letters(**own))
     assert {*splits.train["text"], *splits.search["text"]} == {*TEXTS[:30]}
     assert splits.reported[""]["text"][:] == TEXTS[-20:]
 
@@ -294,12 +327,9 @@ def test_a_time_that_python_has_no_value_for_is_refused_with_its_column(tmp_path
 def test_unlabelled_rows(tmp_path: Path) -> None:
     hidden = datasets.Dataset.from_dict({"body": TEXTS, "queue": [-1] * 60}, features=FEATURES)
     datasets.DatasetDict({"train": ROWS, "test": hidden}).save_to_disk(str(tmp_path / "set"))
-    own: dict[str, Any] = {"text": "body", "label": "queue", "train": {"path": str(tmp_path / "set")}}
-    own["validation"] = {"path": str(tmp_path / "set"), "split": "test"}
-    data = DataSettings.model_validate({"custom": {"letters": own}})
-    task = find_task("custom/letters", data)
+    place = {"path": str(tmp_path / "set")}
     with pytest.raises(ValueError, match="set test, row 1: column 'queue' holds nothing"):
-        load_splits(task, data)
+        load_splits(*letters(train=place, validation=place | {"split": "test"}))
 
 
 def test_the_hub_out_of_reach_says_what_to_do(monkeypatch):
@@ -312,9 +342,8 @@ def test_the_hub_out_of_reach_says_what_to_do(monkeypatch):
 
 def test_a_hub_that_is_away_is_named_with_what_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
-    own = {"train": {"path": "nobody/nothing", "name": "en"}, "text": "body", "label": "queue"}
     with pytest.raises(DataUnavailable, match=r"nothing en train.*load_dataset\('nobody/nothing', 'en'\).*HF_DATASETS_CACHE"):
-        find_task("custom/letters", DataSettings.model_validate({"custom": {"letters": own}}))
+        letters(train={"path": "nobody/nothing", "name": "en"})
 
 
 FILE = """
