@@ -12,6 +12,7 @@ import pytest
 
 from craft.spec import RunSpec
 
+MakeSpec = Callable[..., RunSpec]
 ENCODER: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -82,7 +83,7 @@ class Evil:
 
 
 @pytest.fixture
-def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
+def tiny_spec(tiny_bert: str) -> MakeSpec:
     """Makes a run on the tiny model as `make_spec` does."""
     return partial(make_spec, model=tiny_bert)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from craft.models import Base
 from craft.models.files import gguf_folder, gguf_notes, model_digest
 from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
 from craft.results import MODEL_DIGEST, ModelUnavailable, ModelUnsuited
-from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.training import train_run
 from tests.craft import gguf_writing as written
+from tests.craft.conftest import MakeSpec
 
 TEXTS = ("the  2024 man, then 12%", "and\n\n  the", "Ünï", "  7")
 
@@ -194,9 +193,7 @@ def test_files_of_one_folder_are_never_mixed_up(
 
 
 @pytest.mark.slow
-def test_an_adapter_of_a_run_comes_back_to_the_file_alone(
-    source: Any, tiny_spec: Callable[..., RunSpec], tmp_path: Path
-) -> None:
+def test_an_adapter_of_a_run_comes_back_to_the_file_alone(source: Any, tiny_spec: MakeSpec, tmp_path: Path) -> None:
     path = written.write(tmp_path / "tiny.gguf", source, Format.Q8_0)
     spec = tiny_spec(model=str(path), training={"epochs": 1, "max_length": 48})
     result = train_run(spec, tmp_path / "run")

@@ -27,7 +27,7 @@ from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
-from tests.craft.conftest import make_spec
+from tests.craft.conftest import MakeSpec, make_spec
 from tests.craft.methods.cases import CASES
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
@@ -142,7 +142,7 @@ def test_layers_on_two_gpus_have_the_numbers_of_one(
     base: str,
     task: Callable[[Path], dict[str, Any]],
     share: float,
-    tiny_spec: Callable[..., RunSpec],
+    tiny_spec: MakeSpec,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,

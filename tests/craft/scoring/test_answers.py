@@ -28,6 +28,7 @@ from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from craft.watch import watching
+from tests.craft.conftest import MakeSpec
 from tests.craft.trainer.same import same_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
@@ -61,7 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def words_spec(tiny_llama: str, root: Path) -> Callable[..., RunSpec]:
+def words_spec(tiny_llama: str, root: Path) -> MakeSpec:
     def make(**changes: Any) -> RunSpec:
         generation = {"tests": list(TESTS), "beams": 2, "max_new_tokens": 6} | changes.pop("generation", {})
         training = {
@@ -79,7 +80,7 @@ def words_spec(tiny_llama: str, root: Path) -> Callable[..., RunSpec]:
     return make
 
 
-def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: MakeSpec, tmp_path: Path) -> None:
     result = train_run(words_spec(), tmp_path)
     accuracies = []
     for test, (_, answers) in TESTS.items():
@@ -104,7 +105,7 @@ def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: Callabl
 
 
 @pytest.mark.slow
-def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: MakeSpec, tmp_path: Path) -> None:
     """Its answers are those of an adapter that has learned nothing; it trains no step, and resumes without a step."""
     kept: list[Progress] = []
     spec = words_spec(method="head", parameters={})
@@ -119,7 +120,7 @@ def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Calla
 
 
 def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
-    words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = words_spec(
         generation={"tests": ["boolq"], "score": "cloze"},
@@ -141,9 +142,7 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
 
 
 @pytest.mark.slow
-def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
-    words_spec: Callable[..., RunSpec], tmp_path: Path
-) -> None:
+def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(words_spec: MakeSpec, tmp_path: Path) -> None:
     """It leaves once in mid-evaluation, whose step is in no checkpoint yet, and once between two answers of the last test."""
     spec = words_spec(training={"max_steps": 4, "evaluate_every": 0.5}, parameters={"rank": 4, "dropout": 0.1})
     scored: list[tuple[int, dict[str, float]]] = []
@@ -183,14 +182,14 @@ def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
 
 
 def test_texts_without_a_response_in_them_are_left_out_and_all_of_them_is_an_error(
-    words_spec: Callable[..., RunSpec], tmp_path: Path
+    words_spec: MakeSpec, tmp_path: Path
 ) -> None:
     with pytest.raises(RunFailed, match=r"none of 16 texts .* max_length 64"):
         train_run(words_spec(training={"max_length": 64}), tmp_path)
 
 
 def test_a_test_question_that_cannot_be_read_is_an_error_before_the_training(
-    words_spec: Callable[..., RunSpec], root: Path, tmp_path: Path
+    words_spec: MakeSpec, root: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(root, tmp_path / "data")
     file = tmp_path / "data" / "commonsense" / "dataset" / "piqa" / "test.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
+from tests.craft.conftest import MakeSpec
 from tests.word_pairs import colours
 
 TEXT = (
@@ -32,7 +32,7 @@ TEXT = (
 
 
 @pytest.fixture
-def make(tiny_llama: str, tmp_path: Path) -> Callable[..., RunSpec]:
+def make(tiny_llama: str, tmp_path: Path) -> MakeSpec:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
 
@@ -91,7 +91,7 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
     ],
 )
 def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
-    make: Callable[..., RunSpec], tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]
+    make: MakeSpec, tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]
 ) -> None:
     spec = make(method, parameters)
     result = train_run(spec, tmp_path / "run")
@@ -107,9 +107,7 @@ def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
 
 
 @pytest.mark.slow
-def test_measuring_changes_nothing_else_and_a_resumed_run_refuses_another_text(
-    make: Callable[..., RunSpec], tmp_path: Path
-) -> None:
+def test_measuring_changes_nothing_else_and_a_resumed_run_refuses_another_text(make: MakeSpec, tmp_path: Path) -> None:
     with_it, without = make(), make(measure={})
     one, two = train_run(with_it, tmp_path / "one"), train_run(without, tmp_path / "two")
     names = {"forgetting", "text_loss_before", "text_loss_after"}
@@ -121,7 +119,7 @@ def test_measuring_changes_nothing_else_and_a_resumed_run_refuses_another_text(
 
 
 @pytest.mark.slow
-def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
+def test_a_cut_adapter_is_measured_against_the_same_base(make: MakeSpec, tmp_path: Path) -> None:
     size = 200
     whole = train_run(make(), tmp_path / "run", cuts=[size])
     _, cut = cut_and_score(whole.adapter, f"parameters:{size}", tmp_path / "cut", recovery=RECOVERY)
@@ -138,16 +136,14 @@ def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., Run
         cut_and_score(whole.adapter, "parameters:100", tmp_path / "again")
 
 
-def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) -> None:
+def test_a_key_changes_only_where_it_is_asked_for(make: MakeSpec) -> None:
     plain = make(measure={})
     assert make(measure={"forgetting": False}).key == plain.key
     assert make(measure={"forgetting": True}).key == make(measure={"forgetting": {}}).key != plain.key
     assert make().key not in (plain.key, make(measure={"forgetting": True}).key)
 
 
-def test_what_cannot_be_measured_is_refused_in_words(
-    make: Callable[..., RunSpec], tiny_spec: Callable[..., RunSpec], tmp_path: Path
-) -> None:
+def test_what_cannot_be_measured_is_refused_in_words(make: MakeSpec, tiny_spec: MakeSpec, tmp_path: Path) -> None:
     for call in (planned_counts, lambda spec: train_run(spec, tmp_path / "head")):
         with pytest.raises((ValueError, RunFailed), match="toy/sentiment puts a task head where the language head was"):
             call(tiny_spec(measure={"forgetting": True}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +15,10 @@ from safetensors.torch import load_file
 from craft.scoring.encoding import EncodedSplits
 from craft.scoring.predictions import predictions_of, read_predictions, worst, write_predictions
 from craft.scoring.scorer import score_blindly
-from craft.spec import RunSpec
 from craft.tasks import TASKS, find_task
 from craft.tasks.rows import numbered
 from craft.trainer.training import train_run
+from tests.craft.conftest import MakeSpec
 from tests.word_pairs import word_pairs
 
 
@@ -63,7 +62,7 @@ def test_thousands_of_rows_take_a_few_bytes_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_a_run_and_its_sizes_keep_theirs(tiny_spec: Callable[..., RunSpec], tmp_path: Path, kind: str) -> None:
+def test_a_run_and_its_sizes_keep_theirs(tiny_spec: MakeSpec, tmp_path: Path, kind: str) -> None:
     parameters = {"rank": 4, "projections": ["q", "v"]}
     spec = tiny_spec(method="lora", parameters=parameters, **word_pairs(tmp_path, kind))
     result = train_run(spec, tmp_path, cuts=(256,))
@@ -81,7 +80,7 @@ def test_a_run_and_its_sizes_keep_theirs(tiny_spec: Callable[..., RunSpec], tmp_
         assert record["metrics"]["accuracy"] == pytest.approx(100 * np.mean([line["right"] for line in whole]))
 
 
-def test_a_row_is_found_by_the_line_of_the_users_file(tiny_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+def test_a_row_is_found_by_the_line_of_the_users_file(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     file = tmp_path / "letters.csv"
     texts = [f"letter {place} about {('money', 'parcels')[place % 2]}" for place in range(40)]
     body = "\n".join(f"{text},{('pay', 'post')[place % 2]}" for place, text in enumerate(texts))

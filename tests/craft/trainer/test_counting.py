@@ -5,7 +5,6 @@ The plan's bytes against those that autograd keeps, for two layers of LLaMA3-8B:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from craft.trainer.checkpoint import verify
 from craft.trainer.counting import count, estimated_memory, planned_counts
 from craft.trainer.meter import Meter
 from craft.trainer.training import train_run
-
-MakeSpec = Callable[..., RunSpec]
+from tests.craft.conftest import MakeSpec
 
 ROBERTA = {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
 LLAMA = {

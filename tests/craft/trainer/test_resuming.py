@@ -6,7 +6,6 @@ import json
 import pickle
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,8 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint, verify, write_folder
 from craft.trainer.training import train_run
-from tests.craft.conftest import Evil
+from tests.craft.conftest import Evil, MakeSpec
 from tests.craft.trainer.same import leave_at, same_run
-
-MakeSpec = Callable[..., RunSpec]
 
 
 class Machines:

@@ -23,7 +23,6 @@ from craft.results import Leave, RunFailed
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.scorer import predict
 from craft.settings import WarmStart
-from craft.spec import RunSpec
 from craft.tasks.task import Kind
 from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter, start_from
@@ -31,11 +30,11 @@ from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
 from orchestrator.commands.train import cache as list_store
+from tests.craft.conftest import MakeSpec
 from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import leave_at
 from tests.word_pairs import word_pairs
 
-MakeSpec = Callable[..., RunSpec]
 N = 60
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24}
 STILL = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}

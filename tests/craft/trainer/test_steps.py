@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,15 @@ from craft.models import Base
 from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.settings import DataSettings, TrainingSettings
-from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits
 from craft.trainer import loop as optimizing
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.loop import Loop, evaluation_steps, order_examples, rate_factor, total_steps
 from craft.trainer.training import train_run
+from tests.craft.conftest import MakeSpec
 from tests.craft.trainer.same import close_weights, same_weights, train_watched
 from tests.word_pairs import word_pairs
-
-MakeSpec = Callable[..., RunSpec]
 
 
 @pytest.mark.parametrize("kind", ["classification", pytest.param("regression", marks=pytest.mark.slow)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ from craft.trainer import run, training
 from craft.trainer.adapter_folder import copy_trainable, save_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
+from tests.craft.conftest import MakeSpec
 from tests.craft.methods.cases import CASES, TYPES, Case
 from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
 from tests.word_pairs import colours
-
-MakeSpec = Callable[..., RunSpec]
 
 TEN = ("BOFT", "FOURIERFT", "HRA", "LN_TUNING", "LOKR", "MISS", "OFT", "PSOFT", "UNILORA", "VBLORA")
 SUBJECTS = {name: case for name, case in CASES.items() if name in METHODS} | {name: TYPES[name] for name in TEN}

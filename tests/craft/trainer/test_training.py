@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,14 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from craft.results import OutOfMemory, Progress, RunFailed, RunPrevented
 from craft.scoring.scorer import HeadScorer, collapse_note
-from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
+from tests.craft.conftest import MakeSpec
 from tests.craft.trainer.same import same_weights, score_saved
 from tests.word_pairs import word_pairs
-
-MakeSpec = Callable[..., RunSpec]
 
 
 def test_a_run_leaves_the_process_as_it_found_it(tiny_spec: MakeSpec, tmp_path: Path) -> None:
