@@ -19,7 +19,7 @@ from tests.craft.conftest import own_factor_store, tiny_llama, tiny_model, tiny_
 
 __all__ = ["own_factor_store", "tiny_llama", "tiny_model", "tiny_spec"]
 
-NEED_GPUS = pytest.StashKey[int]()
+Figure = Callable[[str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,7 +69,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture
-def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+def figure(record_property: Callable[[str, object], None]) -> Figure:
     """Reports a figure of the check, which is shown at the end."""
     return lambda text: record_property("figure", text)
 

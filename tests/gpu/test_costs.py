@@ -6,7 +6,6 @@ import csv
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 from craft.trainer.training import train_run
 from tests.craft.pretended_gpu.test_methods import COUNTED, FEW, spec_of
+from tests.gpu.conftest import Figure
 
-Figure = Callable[[str], None]
 GIB = 2**30
 SHAPE = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 WIDE = {"rank": 32, "projections": ["q", "k", "v", "up", "down"]}

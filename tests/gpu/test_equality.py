@@ -6,7 +6,6 @@ Not with LLaMA, whose norms and rotations transformers computes in float32 alway
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.generation import generate, log_likelihoods
 from craft.settings import GenerationSettings
-from craft.spec import RunSpec
 from craft.tasks.prompts import TaughtText
+from tests.craft.conftest import MakeSpec
 from tests.craft.trainer.same import losses_of, train_watched
 from tests.craft.tuners.craft.test_peft_contract import adapted
-from tests.gpu.conftest import in_new_process
+from tests.gpu.conftest import Figure, in_new_process
 
-Figure = Callable[[str], None]
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
 WORDS = torch.arange(48).view(4, 12)
 
@@ -113,7 +111,7 @@ def test_decompositions(device: torch.device, figure: Figure) -> None:
 
 
 @pytest.mark.parametrize("method", ["craft", "lora", "dora", "full"])
-def test_whole_runs(method: str, tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure) -> None:
+def test_whole_runs(method: str, tiny_spec: MakeSpec, tmp_path: Path, figure: Figure) -> None:
     spec = tiny_spec(method=method, training={"learning_rate": 1e-3})
     expected, losses = in_new_process(train_watched, spec, tmp_path / "cpu", gpu=0)
     result, own = train_watched(spec, tmp_path / "device")

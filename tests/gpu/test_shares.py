@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,12 +25,12 @@ from orchestrator.plan.ways import CONTEXT_BYTES, Gpu
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.run_job import run_job
 from orchestrator.worker.share import keep_to_share, limit_gpu_memory, require_gpu
-from tests.gpu.conftest import in_new_process
+from tests.craft.conftest import MakeSpec
+from tests.gpu.conftest import Figure, in_new_process
 from tests.orchestrator.plans import count
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.tune.test_gpus import sweep_of
 
-Figure = Callable[[str], None]
 MIB, GIB = 2**20, 2**30
 
 
@@ -177,9 +177,7 @@ def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
 
 
 @pytest.mark.gpus(1)
-def test_memory_that_runs_out_is_answered_by_smaller_batches(
-    tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure
-) -> None:
+def test_memory_that_runs_out_is_answered_by_smaller_batches(tiny_spec: MakeSpec, tmp_path: Path, figure: Figure) -> None:
     run = tiny_spec(training={"batch_size": 16, "epochs": 1, "learning_rate": 1e-3})
     quiet = train_run(run, tmp_path / "quiet").metrics["search_loss"]
     tried, result = in_new_process(shrinks, run, tmp_path / "trial", gpu=0.5)

@@ -5,7 +5,6 @@ On a single GPU both compute on it and exchange by gloo, because NCCL takes one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,13 @@ from craft.models.compute import put_in_parts
 from craft.processes import gather_parts, is_part
 from craft.settings import Way
 from craft.spec import RunSpec
+from tests.craft.conftest import MakeSpec
 from tests.craft.methods.cases import CASES
 from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
 from tests.craft.trainer.test_together import Watch, spec_of
-from tests.gpu.conftest import in_new_process
+from tests.gpu.conftest import Figure, in_new_process
 
-Figure = Callable[[str], None]
 SUBJECTS = ("craft", "lora", "dora", "vera", "full")
 
 
@@ -33,7 +32,7 @@ SUBJECTS = ("craft", "lora", "dora", "vera", "full")
 @pytest.mark.parametrize("way", ["replicate", "shard"])
 @pytest.mark.parametrize("method", SUBJECTS)
 def test_two_processes_on_a_gpu_train_as_one(
-    tiny_spec: Callable[..., RunSpec], tmp_path: Path, method: str, way: Way, figure: Figure
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, way: Way, figure: Figure
 ) -> None:
     if torch.cuda.device_count() > 1:
         pytest.skip("the processes of this check share one GPU")
@@ -50,7 +49,7 @@ def test_two_processes_on_a_gpu_train_as_one(
 
 @pytest.mark.gpus(1)
 @pytest.mark.parametrize("method", ["craft", "full"])
-def test_parts_by_nccl_have_the_gradients_of_the_whole(method: str, tiny_spec: Callable[..., RunSpec], figure: Figure) -> None:
+def test_parts_by_nccl_have_the_gradients_of_the_whole(method: str, tiny_spec: MakeSpec, figure: Figure) -> None:
     gap = in_new_process(_gap_by_nccl, spec_of(tiny_spec, method, CASES[method]))
     figure(f"one process: largest difference of a gradient {gap:.1e}")
     assert gap < 1e-5
