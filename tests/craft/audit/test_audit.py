@@ -30,12 +30,10 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.cuts import cut_and_score
 from tests.craft.audit.plain_folders import CONFIGS, merged, rows, saved
+from tests.craft.methods.cases import marked
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in ("patterns", "dora", "vera", "milora") else pytest.mark.slow) for name in CONFIGS],
-)
+@pytest.mark.parametrize("name", marked(CONFIGS, ("patterns", "dora", "vera", "milora")))
 def test_a_lora_of_all_directions_is_the_adapter(name: str, tiny_bert: str, tmp_path: Path) -> None:
     whole = merged(saved(tiny_bert, CONFIGS[name], tmp_path / "whole"))
     folder = read_folder(tmp_path / "whole")
@@ -102,7 +100,7 @@ def test_an_audit_of_a_plain_folder(tiny_bert: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("helpful")
-@pytest.mark.parametrize("name", ["pissa", "milora", pytest.param("olora", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["pissa", "milora", "olora"])
 def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path: Path) -> None:
     """Its sizes are of the base as it is stored, whose score it has without its change."""
     model = saved(tiny_bert, CONFIGS[name], tmp_path / "whole")

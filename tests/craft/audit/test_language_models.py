@@ -69,7 +69,7 @@ def test_blanks_around_an_answer_count_for_nothing(tiny_llama: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plain", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("plain", [True, False])
 def test_pairs_are_read_in_the_form_of_the_training(plain: bool, tiny_llama: str, tmp_path: Path) -> None:
     pairs = [(f"number {at}: ", "odd" if at % 2 else "even") for at in range(24)]
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)

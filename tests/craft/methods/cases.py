@@ -6,7 +6,7 @@ answer in words for a LLaMA of 2 layers, hidden 32, keys of 16, MLP 48.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,6 +136,6 @@ QUICK = ("craft", "craft_star", "lora", "adalora", "dora", "pissa", "vera", "lot
 CASES["peft"] = TYPES["LILY"]
 
 
-def marked(names: Iterable[str]) -> list[Any]:
-    """Returns the names as values of a parametrized test that is quick for a method of each kind alone."""
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+def marked(names: Iterable[str], quick: Collection[str] = QUICK) -> list[Any]:
+    """Returns the names as values of a parametrized test that is quick for some alone, such as a method of each kind."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]

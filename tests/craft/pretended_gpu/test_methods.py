@@ -28,15 +28,13 @@ from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
 from tests.craft.conftest import MakeSpec, make_spec
-from tests.craft.methods.cases import CASES
+from tests.craft.methods.cases import CASES, marked
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
 from tests.craft.trainer.same import leave_at, losses_of, score_saved, train_watched
 from tests.word_pairs import colours
 
 NAMES = [name for name, row in METHODS.items() if row.requires is None]
-QUICK = ("craft",)
-"""Methods of the quick tests: shared parameters of all layers, and parameters of each module."""
 CUT = {name: CASES[name].count * 2 // 5 for name in NAMES if METHODS[name].cutting}
 """A size for each method whose adapters can be cut."""
 
@@ -53,7 +51,7 @@ def bytes_of_embeddings(batch_size: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES])
+@pytest.mark.parametrize("method", NAMES)
 def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """It leaves after its second step, resumes, runs out of memory, is cut and scored again. Devices that meet are an error."""
     spec, losses = spec_of(tiny_bert, method), dict[str, list[float]](cpu=[], gpu=[])
@@ -80,7 +78,7 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
     assert [each["search_loss"] for each in metrics] == pytest.approx([each["search_loss"] for each in expected], rel=1e-2)
 
 
-@pytest.mark.parametrize("method", [pytest.param(name, marks=[] if name == "craft" else pytest.mark.slow) for name in NAMES])
+@pytest.mark.parametrize("method", marked(NAMES, ("craft",)))
 def test_a_model_that_is_built_on_the_cpu_trains_on_the_gpu(
     method: str, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

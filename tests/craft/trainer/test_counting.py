@@ -26,6 +26,7 @@ from craft.trainer.counting import count, estimated_memory, planned_counts
 from craft.trainer.meter import Meter
 from craft.trainer.training import train_run
 from tests.craft.conftest import MakeSpec
+from tests.craft.methods.cases import marked
 
 ROBERTA = {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
 LLAMA = {
@@ -158,6 +159,7 @@ WITHOUT = {
     "bitfit": "LLaMA has no biases",
     "superlora": "its groups need numbers",
     "peft": "the type decides",
+    "qlora": "it needs a GPU",
     # Their first layers need no backward pass, which the plan does not know.
     "head": "",
     "adapterdrop": "",
@@ -190,14 +192,7 @@ def give_factors(model: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name, row in METHODS.items()
-        if row.requires is None and name not in WITHOUT
-    ],
-)
+@pytest.mark.parametrize("method", marked((name for name in METHODS if name not in WITHOUT), QUICK))
 def test_the_plan_covers_what_the_backward_pass_keeps(method: str, precision: str, tmp_path: Path) -> None:
     llama = config_of("llama3-8b", tmp_path, num_hidden_layers=2)
     row, parameters = METHODS[method], PARAMETERS.get(method, {})

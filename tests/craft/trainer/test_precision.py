@@ -24,11 +24,9 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
 from tests.craft.conftest import make_spec
-from tests.craft.methods.cases import CASES
+from tests.craft.methods.cases import CASES, marked
 from tests.craft.trainer.same import losses_of, same_weights, train_watched
 
-FEW = ("craft", "full")
-"""A method of each kind; the others are slow."""
 HERE = [name for name, row in METHODS.items() if row.requires is None]
 MASTERS = [name for name in HERE if METHODS[name].master_weights]
 
@@ -46,7 +44,7 @@ def trained(spec: RunSpec, folder: Path) -> tuple[Any, list[float]]:
     return result, losses_of(points)
 
 
-MIXED = [pytest.param(name, "bf16-mixed", marks=() if name in FEW else pytest.mark.slow) for name in HERE]
+MIXED = [pytest.param(name, "bf16-mixed", marks=() if name in ("craft", "full") else pytest.mark.slow) for name in HERE]
 
 
 @pytest.mark.parametrize(("method", "precision"), [*MIXED, ("houlsby", "bfloat16")])
@@ -61,9 +59,7 @@ def test_every_method_learns_and_what_trains_is_float32(method: str, precision: 
     assert {weight.dtype for weight in numbers.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name == "full" else pytest.mark.slow) for name in MASTERS if name != "houlsby"]
-)
+@pytest.mark.parametrize("method", marked((name for name in MASTERS if name != "houlsby"), ("full",)))
 def test_trained_base_weights_are_float32_over_bfloat16(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """At this learning rate a step is less than a 256th of most weights, which bfloat16 weights would not take."""
     spec = spec_of(tiny_bert, method, "bfloat16", learning_rate=1e-5, head_learning_rate=1e-5)
@@ -145,9 +141,7 @@ def test_a_launchers_variables_change_nothing(tiny_bert: str, tmp_path: Path, mo
         assert same_weights(plain, trained / plain.name), variables
 
 
-@pytest.mark.parametrize(
-    "method", ["dora", "craft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lora", "vera", "pfeiffer", "lotr"))]
-)
+@pytest.mark.parametrize("method", marked(("dora", "craft", "lora", "vera", "pfeiffer", "lotr"), ("dora", "craft")))
 def test_every_adapter_multiplies_in_bfloat16_over_a_bfloat16_base(method: str, tiny_bert: str, tmp_path: Path) -> None:
     result, _ = trained(spec_of(tiny_bert, method, "bfloat16"), tmp_path)
     model, _ = load_adapter(result.adapter)

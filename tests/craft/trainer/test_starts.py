@@ -31,7 +31,7 @@ from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
 from orchestrator.commands.train import cache as list_store
 from tests.craft.conftest import MakeSpec
-from tests.craft.methods.cases import CASES
+from tests.craft.methods.cases import CASES, marked
 from tests.craft.trainer.same import leave_at
 from tests.word_pairs import word_pairs
 
@@ -201,10 +201,7 @@ def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path
     torch.testing.assert_close(continued, learnt.classifier.weight, atol=1e-6, rtol=0)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["craft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pissa", "full", "lora", "adalora", "houlsby"))],
-)
+@pytest.mark.parametrize("method", marked(("craft", "pissa", "full", "lora", "adalora", "houlsby"), ("craft",)))
 def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(
     tiny_spec: MakeSpec, tmp_path: Path, method: str
 ) -> None:
