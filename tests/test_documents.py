@@ -9,15 +9,28 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from peft import PeftConfig
+from transformers import AutoConfig
 
+from craft import CraftConfig
+from craft.trainer.probe import Speed
 from orchestrator.commands import app
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.record.state import Entry
+from orchestrator.results.summary import summarize_entries
+from orchestrator.review import prospect
+from orchestrator.review.pick import pick
+from orchestrator.run import main
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.sweepfile.sweep import Sweep
 
 ROOT = Path(__file__).parent.parent
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
@@ -68,6 +81,10 @@ def blocks(document: Path) -> list[Block]:
     return [Block(document, text.count("\n", 0, one.start()) + 1, one[1], one[2]) for one in found]
 
 
+def prose(document: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+
+
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 
 
@@ -87,8 +104,7 @@ def commands() -> Iterator[tuple[Path, str]]:
                     if starts_a_command(f"{part} "):
                         yield block.document, part.strip()
     for document in DOCUMENTS:
-        prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
-        for code in re.findall(r"`([^`\n]+)`", prose):
+        for code in re.findall(r"`([^`\n]+)`", prose(document)):
             if " " in code and starts_a_command(code):
                 yield document, code
 
@@ -142,13 +158,6 @@ def test_no_shell_reads_a_command_as_a_pattern(document: Path, command: str) -> 
 
 def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps are those of `sweeps/`, or those that the same page runs under another name; labels are those of their plans."""
-    from orchestrator.plan.plan import make_plan
-    from orchestrator.plan.planner import Planner
-    from orchestrator.results.summary import summarize_entries
-    from orchestrator.review.pick import pick
-    from orchestrator.sweepfile.load import load_sweep
-    from orchestrator.sweepfile.mistakes import NothingMeets
-
     monkeypatch.chdir(ROOT)
     shipped = {yaml.safe_load(file.read_text())["name"]: file for file in sorted((ROOT / "sweeps").glob("*.yaml"))}
     pages = [(document, words) for document, command in [*COMMANDS, *examples()] if (words := own_command(command))]
@@ -202,14 +211,16 @@ def own_commands() -> list[tuple[str, tuple[str, ...]]]:
     return list(dict.fromkeys((module, tuple(as_tested(module, words))) for module, words in given_arguments()))
 
 
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are made there without timing real steps of MiniLM: that takes four seconds each and has its own test."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(prospect, "probe_plan", lambda plan: Speed(1.0, 0.1, 0.01))
+
+
+@pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize("module", sorted({module for module, _ in given_arguments()}))
 def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from craft.trainer.probe import Speed
-    from orchestrator.review import prospect
-
-    monkeypatch.chdir(ROOT)
-    # Plans of documents do not time real steps of MiniLM: that takes four seconds each and has its own test.
-    monkeypatch.setattr(prospect, "probe_plan", lambda plan: Speed(1.0, 0.1, 0.01))
     place = f"{module}.__main__" if module in ("dashboards", "tests.gpu") else app.__name__ if module == PROGRAM else module
     loaded = importlib.import_module(place)
     for arguments in [arguments for name, arguments in own_commands() if name == module]:
@@ -229,19 +240,12 @@ def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize(
     "sweep",
     sorted({word for _, words in given_arguments() if SLOW_TO_PLAN & {*words} for word in words if word.endswith(".yaml")}),
 )
-def test_slow_plans(sweep: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from transformers import AutoConfig
-
-    from craft.trainer.probe import Speed
-    from orchestrator.review import prospect
-    from orchestrator.run import main
-
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(prospect, "probe_plan", lambda plan: Speed(1.0, 0.1, 0.01))
+def test_slow_plans(sweep: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     data = os.environ.get("CRAFT_TEST_DATA", "")
     if sweep != "sweeps/baselines.yaml" and not (Path(data) / "glue").is_dir():
         pytest.skip("no published data: name a folder with glue/ in CRAFT_TEST_DATA")
@@ -261,12 +265,6 @@ def test_slow_plans(sweep: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_the_python_page_has_every_field_of_the_configuration() -> None:
-    from dataclasses import fields
-
-    from peft import PeftConfig
-
-    from craft import CraftConfig
-
     page = (ROOT / "docs/for-programs.md").read_text().partition("\n## Reports\n")[0]
     lines = re.findall(r"^- (`\w+`(?:, `\w+`)*)(?: \(|:)", page, re.M)
     named = {name for line in lines for name in re.findall(r"`(\w+)`", line)}
@@ -286,8 +284,7 @@ def known_flags(module: ModuleType) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_paths_exist(document: Path) -> None:
     text = document.read_text()
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(document)):
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
@@ -301,7 +298,7 @@ def test_links_and_paths_exist(document: Path) -> None:
 
 
 def anchors(document: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S), re.M)
+    headings = re.findall(r"^#+ (.+)$", prose(document), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -312,9 +309,6 @@ def test_python_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
 def test_yaml_is_a_sweep_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
-    from orchestrator.sweepfile.load import load_sweep
-    from orchestrator.sweepfile.sweep import Sweep
-
     content = yaml.safe_load(block.text)
     assert set(content) <= set(Sweep.model_fields), f"{block}: no keys of a sweep file"
     if {"name", "model", "tasks", "space"} <= set(content):
@@ -343,10 +337,6 @@ LLAMA32_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers
 )
 def test_what_a_larger_model_costs(config: dict[str, int], space: list[object], sentence: str, tmp_path: Path) -> None:
     """The memory on the page is that of the shipped sweep's plan, which needs a model's configuration alone."""
-    from orchestrator.plan.plan import make_plan
-    from orchestrator.plan.planner import Planner
-    from orchestrator.sweepfile.load import load_sweep
-
     file = ROOT / "sweeps/commonsense/llama.yaml"
     shipped = yaml.safe_load(file.read_text())["space"]
     llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 32}
