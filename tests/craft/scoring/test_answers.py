@@ -241,13 +241,16 @@ def test_a_batch_is_answered_token_for_token_as_one_by_one(spoken: tuple[Any, An
 def test_one_by_one_is_what_the_library_generates(spoken: tuple[Any, Any]) -> None:
     model, tokenizer = spoken
     (prompt,) = encode_prompts(tokenizer, [QUESTIONS[0]])
+    settings = GenerationSettings(beams=4, max_new_tokens=12)
+    expected = as_the_library(model, tokenizer, prompt, settings)
+    assert generate(model, tokenizer, [prompt], settings, 1) == [expected]
+
+
+def as_the_library(model: Any, tokenizer: Any, prompt: list[int], settings: GenerationSettings) -> list[int]:
     ids = torch.tensor([prompt])
-    with torch.no_grad():
-        out = model.eval().generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), num_beams=4, do_sample=False, max_new_tokens=12
-        )
-    expected = [token for token in out[0, len(prompt) :].tolist() if token != tokenizer.eos_token_id]
-    assert generate(model, tokenizer, [prompt], GenerationSettings(max_new_tokens=12), 1) == [expected]
+    how = {"num_beams": settings.beams, "max_new_tokens": settings.max_new_tokens, "do_sample": False}
+    out = model.eval().generate(input_ids=ids, attention_mask=torch.ones_like(ids), **how)
+    return [token for token in out[0, len(prompt) :].tolist() if token != tokenizer.eos_token_id]
 
 
 def test_a_text_ends_with_the_tokenizers_token_and_with_the_models(spoken: tuple[Any, Any]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from craft.results import RunFailed
@@ -18,9 +17,11 @@ from craft.scoring.predictions import read_predictions
 from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.tasks.prompts import TaughtText
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from orchestrator.results.intervals import sampling_reach
+from tests.craft.scoring.test_answers import plainly
 from tests.craft.tasks.test_chats import TEMPLATE, turns
 from tests.word_pairs import COLOURS, colours
 
@@ -46,9 +47,7 @@ def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, 
     for row in rows:
         before = tokenizer(row["prompt"])["input_ids"]
         ids = [*tokenizer(row["prompt"] + row["response"])["input_ids"], tokenizer.eos_token_id]
-        with torch.no_grad():
-            log_p = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
-        wanted = sum(float(log_p[at - 1, ids[at]]) for at in range(len(before), len(ids)))
+        wanted = plainly(model, TaughtText(ids, len(before)))
         assert (row["log_likelihood"], row["tokens"]) == (pytest.approx(wanted, abs=1e-3), len(ids) - len(before))
         assert "output" not in row
     bits = -sum(row["log_likelihood"] for row in rows) / sum(row["tokens"] for row in rows) / math.log(2)
