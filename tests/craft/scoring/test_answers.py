@@ -28,7 +28,7 @@ from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from craft.watch import watching
-from tests.craft.conftest import MakeSpec
+from tests.craft.conftest import MakeSpec, make_spec
 from tests.craft.trainer.same import same_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
@@ -65,17 +65,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words_spec(tiny_llama: str, root: Path) -> MakeSpec:
     def make(**changes: Any) -> RunSpec:
         generation = {"tests": list(TESTS), "beams": 2, "max_new_tokens": 6} | changes.pop("generation", {})
-        training = {
-            "max_steps": 4,
-            "batch_size": 4,
-            "eval_batch_size": 4,
-            "max_length": 256,
-            "learning_rate": 1e-2,
-            "train_examples": 16,
-            "eval_examples": 5,
-        } | changes.pop("training", {})
-        spec: dict[str, Any] = {"model": tiny_llama, "task": "commonsense", "method": "lora", "parameters": {"rank": 4}}
-        return RunSpec(**(spec | changes), training=training, data={"root": str(root), "generation": generation})
+        training = {"max_steps": 4, "batch_size": 4, "eval_batch_size": 4, "max_length": 256}
+        training |= {"train_examples": 16, "eval_examples": 5} | changes.pop("training", {})
+        spec = {"model": tiny_llama, "task": "commonsense", "method": "lora"} | changes
+        return make_spec(**spec, training=training, data={"root": str(root), "generation": generation})
 
     return make
 

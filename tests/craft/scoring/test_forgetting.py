@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.forgetting import SHIPPED, read_text, windows
 from craft.scoring.passes import mean_token_loss
 from craft.settings import ForgettingSettings
-from craft.spec import RECOVERY, RunSpec
+from craft.spec import RECOVERY
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
-from tests.craft.conftest import MakeSpec
+from tests.craft.conftest import MakeSpec, make_spec
 from tests.word_pairs import colours
 
 TEXT = (
@@ -36,18 +37,8 @@ def make(tiny_llama: str, tmp_path: Path) -> MakeSpec:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
 
-    def run(method: str = "lora", parameters: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
-        spec: dict[str, Any] = {
-            "model": tiny_llama,
-            **colours(tmp_path),
-            "method": method,
-            "parameters": {"rank": 4} if parameters is None else parameters,
-            "training": training,
-            "measure": {"forgetting": {"text": str(tmp_path / "text.txt")}},
-        }
-        return RunSpec(**(spec | changes))
-
-    return run
+    measure = {"forgetting": {"text": str(tmp_path / "text.txt")}}
+    return partial(make_spec, model=tiny_llama, **colours(tmp_path), method="lora", training=training, measure=measure)
 
 
 def by_hand(model: Any, tokenizer: Any, text: str, length: int) -> float:
@@ -93,7 +84,7 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
 def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
     make: MakeSpec, tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]
 ) -> None:
-    spec = make(method, parameters)
+    spec = make(method=method, parameters=parameters)
     result = train_run(spec, tmp_path / "run")
     tokenizer = load_tokenizer(tiny_llama)
     before = by_hand(load_model(Base(tiny_llama, "generation", ())), tokenizer, TEXT, 384)
