@@ -16,17 +16,11 @@ from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 from craft.trainer.training import train_run
 from tests.craft.pretended_gpu.test_methods import COUNTED, FEW, spec_of
+from tests.craft.trainer.test_counting import PARAMETERS
 from tests.gpu.conftest import Figure
 
 GIB = 2**30
 SHAPE = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
-WIDE = {"rank": 32, "projections": ["q", "k", "v", "up", "down"]}
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "craft": {"ranks": ["all", 128, 128], "projections": ["q", "v"]},
-    "lora": WIDE,
-    "dora": WIDE,
-    "full": {},
-}
 TEXTS, TOKENS = 16, 384
 
 
@@ -61,12 +55,13 @@ def long_texts(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.gpus(1)
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-@pytest.mark.parametrize("method", PARAMETERS)
+@pytest.mark.parametrize("method", [*PARAMETERS, "full"])
 def test_a_step_fits_its_plan(method: str, precision: str, llama: str, long_texts: str, tmp_path: Path, figure: Figure) -> None:
     settings = {"precision": precision, "batch_size": TEXTS, "max_length": TOKENS, "max_steps": 3, "evaluate_every": "end"}
     settings |= {"head_start": "random", "learning_rate": 1e-5}
     data: Any = {"custom": {"rows": {"train": long_texts, "text": "text", "label": "label"}}}
-    spec = RunSpec(model=llama, task="custom/rows", method=method, parameters=PARAMETERS[method], training=settings, data=data)
+    parameters = PARAMETERS.get(method, {})
+    spec = RunSpec(model=llama, task="custom/rows", method=method, parameters=parameters, training=settings, data=data)
     peak = train_run(spec, tmp_path).counts.peak_memory_bytes
     assert peak
     planned = estimated_memory(spec)

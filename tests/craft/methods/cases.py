@@ -136,6 +136,7 @@ QUICK = ("craft", "craft_star", "lora", "adalora", "dora", "pissa", "vera", "lot
 CASES["peft"] = TYPES["LILY"]
 
 
-def marked(names: Iterable[str], quick: Collection[str] = QUICK) -> list[Any]:
-    """Returns the names as values of a parametrized test that is quick for some alone, such as a method of each kind."""
-    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+def marked(cases: Iterable[Any], quick: Collection[Any] = QUICK) -> list[Any]:
+    """Returns values, or tuples of them, for a test that is quick for some alone, such as a method of each kind."""
+    values = {case: case if isinstance(case, tuple) else (case,) for case in cases}
+    return [pytest.param(*each, marks=() if case in quick else pytest.mark.slow) for case, each in values.items()]

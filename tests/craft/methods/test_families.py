@@ -15,18 +15,11 @@ from torch import nn
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.projections import linear_modules
+from tests.craft.methods.cases import CASES
 from tests.craft.tuners.craft.test_peft_contract import close
 
-OWN = {
-    "lotr": {"rank": 3},
-    "superlora": {"rank": 2, "groups": 3},
-    "loretta": {"bottleneck": 8, "rank": 2},
-    "houlsby": {"bottleneck": 4},
-    "adapterdrop": {"bottleneck": 4, "dropped_layers": 1},
-    "milora": {"rank": 3},
-}
-MORE = OWN | {"ia3": {"projections": ("q", "k", "v", "o", "down")}, "craft": {"ranks": ("all", 6, 7)}}
-"""With the tuner of PEFT whose places are found in a way of its own; and CRAFT, which has tests of its own of most of this."""
+OWN = ("lotr", "superlora", "loretta", "houlsby", "adapterdrop", "milora")
+"""Beside CRAFT, which has tests of its own of most of this; (IA)³'s places in a model are found in a way of its own."""
 JOINT = ("lotr", "superlora", "houlsby", "loretta")
 """A method of each tuner that has CRAFT's base class."""
 WORDS = torch.arange(12).view(2, 6)
@@ -35,7 +28,8 @@ WORDS = torch.arange(12).view(2, 6)
 def put(model: Any, method: str) -> Any:
     row = METHODS[method]
     kind = "CAUSAL_LM" if hasattr(model, "lm_head") else "FEATURE_EXTRACTION"
-    return row.build(model, row.parameters.model_validate(MORE[method]), BuildContext(kind))
+    given = {"projections": ("q", "k", "v", "o", "down")} if method == "ia3" else CASES[method].parameters
+    return row.build(model, row.parameters.model_validate(given), BuildContext(kind))
 
 
 def stir(model: nn.Module) -> None:

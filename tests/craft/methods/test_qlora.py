@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertForSequenceClassification, LlamaConfig
+from transformers import BertForSequenceClassification
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
@@ -20,6 +20,7 @@ from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.training import train_run
 from tests.craft.conftest import make_spec
+from tests.craft.trainer.test_counting import config_of
 
 
 def spec_of(model: str, method: str = "qlora", **changes: Any) -> RunSpec:
@@ -37,9 +38,8 @@ def test_it_is_planned_without_a_gpu_and_counts_as_lora_does(tiny_bert: str) -> 
 
 def test_llama3_8b_in_four_bits_has_the_size_that_is_published(tmp_path: Path) -> None:
     """5.7 GB are the safetensors of the hub's Llama-3-8B in bitsandbytes' NF4 with double quantization."""
-    shape = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
-    LlamaConfig(**shape, intermediate_size=14336, vocab_size=128256).save_pretrained(tmp_path)
-    spec = RunSpec(model=str(tmp_path), task="commonsense", method="qlora", training={"precision": "bfloat16", "max_length": 1})
+    llama, training = config_of("llama3-8b", tmp_path), {"precision": "bfloat16", "max_length": 1}
+    spec = RunSpec(model=llama, task="commonsense", method="qlora", training=training)
     logits = 16 * 128256 * 8
     assert estimated_memory(spec) - 16 * planned_counts(spec).trainable_parameters - logits == pytest.approx(5.7e9, rel=0.03)
 

@@ -25,6 +25,7 @@ from craft.trainer.counting import planned_counts
 from craft.trainer.cuts import cut_and_score
 from craft.trainer.training import train_run
 from tests.craft.conftest import MakeSpec, make_spec
+from tests.craft.methods.cases import CASES, marked
 from tests.word_pairs import colours
 
 TEXT = (
@@ -73,18 +74,11 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
     assert mean_token_loss(model, shuffled, Collator(0), 4) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("method", "parameters"),
-    [
-        ("craft", {"ranks": ["all", 8, 8]}),
-        pytest.param("pissa", {"rank": 4}, marks=pytest.mark.slow),
-        pytest.param("full", {}, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("method", marked(("craft", "pissa", "full"), ("craft",)))
 def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
-    make: MakeSpec, tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]
+    make: MakeSpec, tiny_llama: str, tmp_path: Path, method: str
 ) -> None:
-    spec = make(method=method, parameters=parameters)
+    spec = make(method=method, parameters=CASES[method].parameters)
     result = train_run(spec, tmp_path / "run")
     tokenizer = load_tokenizer(tiny_llama)
     before = by_hand(load_model(Base(tiny_llama, "generation", ())), tokenizer, TEXT, 384)

@@ -44,10 +44,10 @@ def trained(spec: RunSpec, folder: Path) -> tuple[Any, list[float]]:
     return result, losses_of(points)
 
 
-MIXED = [pytest.param(name, "bf16-mixed", marks=() if name in ("craft", "full") else pytest.mark.slow) for name in HERE]
+QUICK = [("craft", "bf16-mixed"), ("full", "bf16-mixed"), ("houlsby", "bfloat16")]
 
 
-@pytest.mark.parametrize(("method", "precision"), [*MIXED, ("houlsby", "bfloat16")])
+@pytest.mark.parametrize(("method", "precision"), marked([*QUICK, *((name, "bf16-mixed") for name in HERE)], QUICK))
 def test_every_method_learns_and_what_trains_is_float32(method: str, precision: str, tiny_bert: str, tmp_path: Path) -> None:
     """Houlsby's norms too."""
     spec = spec_of(tiny_bert, method, precision)

@@ -23,6 +23,7 @@ from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint
 from craft.trainer.process import isolate_process
 from craft.trainer.training import train_run
 from tests.craft.conftest import MakeSpec
+from tests.craft.methods.cases import CASES, marked
 from tests.craft.trainer.same import same_weights, score_saved
 from tests.word_pairs import word_pairs
 
@@ -204,17 +205,10 @@ def test_a_note_says_how_many_inputs_are_cut_and_the_phases_of_a_run_are_its_tim
     assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("method", "precision"),
-    [
-        ("craft", "float32"),
-        ("houlsby", "bfloat16"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in (("craft", "bfloat16"), ("lora", "bf16-mixed"), ("full", "bfloat16"))
-        ),
-    ],
-)
+FORMATS = [("craft", "float32"), ("houlsby", "bfloat16"), ("craft", "bfloat16"), ("lora", "bf16-mixed"), ("full", "bfloat16")]
+
+
+@pytest.mark.parametrize(("method", "precision"), marked(FORMATS, FORMATS[:2]))
 def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
     tiny_spec: MakeSpec, tmp_path: Path, method: str, precision: str
 ) -> None:
@@ -236,18 +230,9 @@ def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
         load_adapter(moved)
 
 
-@pytest.mark.parametrize(
-    ("method", "parameters"),
-    [
-        ("craft", {"ranks": ["all", 8, 8]}),
-        pytest.param("lora", {"rank": 2}, marks=pytest.mark.slow),
-        pytest.param("peft", {"peft_type": "LILY", "config": {"r": 4, "num_B": 2}}, marks=pytest.mark.slow),
-    ],
-)
-def test_the_folder_loads_with_plain_transformers_and_peft(
-    tiny_spec: MakeSpec, tmp_path: Path, method: str, parameters: dict[str, object]
-) -> None:
-    spec = tiny_spec(method=method, parameters=parameters, training={"select": "last"})
+@pytest.mark.parametrize("method", marked(("craft", "lora", "peft"), ("craft",)))
+def test_the_folder_loads_with_plain_transformers_and_peft(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
+    spec = tiny_spec(method=method, parameters=CASES[method].parameters, training={"select": "last"})
     folder = train_run(spec, tmp_path).adapter
     ours, _ = load_adapter(folder)
     config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
