@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from craft.spec import RunSpec
+from tests.craft.methods.cases import marked
 
 MakeSpec = Callable[..., RunSpec]
 ENCODER: dict[str, Any] = {
@@ -99,9 +100,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for `family` runs over every model family."""
     if "family" in metafunc.fixturenames:
         quick = FAMILIES if "models" in metafunc.module.__name__.split(".") else LAYOUTS
-        metafunc.parametrize(
-            "family", [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in FAMILIES]
-        )
+        metafunc.parametrize("family", marked(FAMILIES, quick))
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a cache of the test's own."""
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session", autouse=True)

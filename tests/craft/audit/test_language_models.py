@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from craft.audit.audit import audit_adapter
 from craft.audit.folder import Data
 from craft.models.adapters import WEIGHTS_FILE
-from craft.tasks.prompts import PROMPTS
+from craft.tasks.prompts import PROMPTS, TaughtText
+from tests.craft.scoring.test_answers import plainly
 
 
 def saved_llama(base: Any, folder: Path, *targets: str, embeddings: bool = False, **settings: Any) -> None:
@@ -110,10 +111,8 @@ def test_cloze_takes_the_likeliest_answer_for_each_of_its_characters(tiny_llama:
     pairs = [(f"is {at} odd? ", options[at % 3]) for at in range(15)]
 
     def worth(ask: str, option: str) -> float:
-        ids = torch.tensor([[*tokenizer(ask + option)["input_ids"], tokenizer.eos_token_id]])
-        with torch.no_grad():
-            chances = model(input_ids=ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])
-        return float(chances[len(tokenizer(ask)["input_ids"]) - 1 :].sum()) / len(option)
+        ids = [*tokenizer(ask + option)["input_ids"], tokenizer.eos_token_id]
+        return plainly(model, TaughtText(ids, len(tokenizer(ask)["input_ids"]))) / len(option)
 
     right = [max(options, key=lambda option, ask=ask: worth(ask, option)) == reply for ask, reply in pairs]
     data, lines = _data(tmp_path, pairs, metric="cloze", plain=True), list[str]()

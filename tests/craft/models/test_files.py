@@ -151,10 +151,10 @@ def test_a_hub_id_is_what_its_revision_holds_in_the_cache(model: Path, tmp_path:
     assert at("c") not in (at("a"), None)
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_a_large_file_is_read_once_on_a_machine_and_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
     file, reads = tmp_path / "weights", list[Path]()
     read: Callable[[Path], str] = disk._read
     monkeypatch.setattr(disk, "_read", lambda path: (reads.append(path), read(path))[1])

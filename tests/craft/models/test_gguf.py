@@ -26,12 +26,7 @@ from tests.craft import gguf_writing as written
 from tests.craft.conftest import MakeSpec
 
 TEXTS = ("the  2024 man, then 12%", "and\n\n  the", "Ünï", "  7")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +68,11 @@ def test_other_formats_are_dequantized_as_gguf_does(form: Format, source: Any, t
 
 
 def test_the_file_is_read_once_and_its_configuration_is_the_written_one(
-    path: Path, source: Any, tmp_path: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+    path: Path, source: Any, tmp_path: Path, own_cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = Path(shutil.copy(path, tmp_path / "tiny.gguf"))
     config, expected = load_config(Base(str(first), "generation", ())), source.config
-    assert f"reading {first} into {cache / 'gguf'}" in capfd.readouterr().err
+    assert f"reading {first} into {own_cache / 'gguf'}" in capfd.readouterr().err
     for name in ("rope_parameters", "num_key_value_heads", "head_dim", "tie_word_embeddings", "vocab_size", "pad_token_id"):
         assert getattr(config, name) == getattr(expected, name), name
     assert config.rms_norm_eps == pytest.approx(expected.rms_norm_eps)
@@ -86,7 +81,7 @@ def test_the_file_is_read_once_and_its_configuration_is_the_written_one(
     assert {name: weight.shape for name, weight in model.named_parameters()} == {
         name: weight.shape for name, weight in source.named_parameters()
     }
-    assert gguf_folder(str(path)) == gguf_folder(str(first)) == cache / "gguf" / str(model_digest(str(path)))
+    assert gguf_folder(str(path)) == gguf_folder(str(first)) == own_cache / "gguf" / str(model_digest(str(path)))
     assert "reading" not in capfd.readouterr().err
 
 
@@ -118,7 +113,7 @@ def test_an_unknown_way_to_split_is_refused(source: Any, tmp_path: Path) -> None
         load_tokenizer(str(path))
 
 
-def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path, cache: Path) -> None:
+def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path, own_cache: Path) -> None:
     whole = path.read_bytes()
 
     def refused(content: bytes, words: str, kind: type[Exception] = ModelUnavailable) -> None:
@@ -134,7 +129,7 @@ def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path, cache
     refused(odd, "rwkv7.*give a folder with the model's safetensors")
     part = written.write(tmp_path / "part.gguf", source, parts=3).read_bytes()
     refused(part, "one of 3 parts.*llama-gguf-split --merge", ModelUnsuited)
-    assert not [one for one in (cache / "gguf").iterdir() if one.suffix != ".lock"], "nothing half done is kept"
+    assert not [one for one in (own_cache / "gguf").iterdir() if one.suffix != ".lock"], "nothing half done is kept"
 
 
 def test_a_missing_file_is_told_with_those_that_are_there(path: Path, tmp_path: Path) -> None:

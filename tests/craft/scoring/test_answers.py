@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
@@ -29,7 +28,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from craft.watch import watching
 from tests.craft.conftest import MakeSpec, make_spec
-from tests.craft.trainer.same import same_run
+from tests.craft.trainer.same import close_weights, same_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
 TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}
@@ -129,9 +128,7 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     assert len(used) == 8
     assert max(used) < 40, "an answer's bytes, not its prompt's"
     assert chosen.metrics["search_loss"] == pytest.approx(every.metrics["search_loss"], rel=1e-5)
-    one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (every, chosen))
-    for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-6)
+    assert close_weights(every, chosen, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

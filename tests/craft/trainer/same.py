@@ -24,9 +24,9 @@ def same_weights(*files: Path) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def close_weights(*runs: RunResult, atol: float) -> bool:
+def close_weights(*runs: RunResult, **tolerance: float) -> bool:
     left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)
-    return all(torch.allclose(left[name], right[name], atol=atol) for name in left)
+    return all(torch.allclose(left[name], right[name], **tolerance) for name in left)
 
 
 def same_run(*runs: RunResult) -> bool:

@@ -39,12 +39,7 @@ N = 60
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24}
 STILL = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}
 """All weights stay as they start."""
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "factors"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -194,7 +189,7 @@ def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path
 
     start = {"run": source.key, "adapter": str(adapter)}
     warm = classifier("warm", warm_start=start)
-    assert not list(own_cache.glob("*.safetensors"))
+    assert not list((own_cache / "factors").glob("*.safetensors"))
     assert not torch.allclose(warm, classifier("cold"), atol=1e-3)
     learnt, _ = load_adapter(adapter)
     continued = classifier("on", **three_classes, warm_start=start)
