@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 import warnings
 from collections import Counter
@@ -16,6 +15,7 @@ from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory
 from craft.trainer.training import train_run
 from tests.craft.pretended_gpu.test_methods import COUNTED, FEW, spec_of
+from tests.craft.tasks.tickets import write
 from tests.craft.trainer.test_counting import PARAMETERS
 from tests.gpu.conftest import Figure
 
@@ -43,14 +43,9 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def long_texts(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rows that are longer than `TOKENS` bytes, so that every batch is as long as planned."""
-    path = tmp_path_factory.mktemp("rows") / "rows.csv"
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["text", "label"])
-        table.writerows(
-            [f"row {at}: {'yes ' * 120 if at % 2 else 'no ' * 160}", "odd" if at % 2 else "even"] for at in range(96)
-        )
-    return str(path)
+    texts = [(f"row {at}: {'yes ' * 120 if at % 2 else 'no ' * 160}", "odd" if at % 2 else "even") for at in range(96)]
+    rows = [{"text": text, "label": label} for text, label in texts]
+    return str(write(tmp_path_factory.mktemp("rows") / "rows.csv", rows))
 
 
 @pytest.mark.gpus(1)

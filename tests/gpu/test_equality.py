@@ -99,10 +99,7 @@ def test_decompositions(device: torch.device, figure: Figure) -> None:
     weights = [torch.randn(96, 64, generator=draw) / (1 + torch.arange(64)) for _ in range(4)]
     on_device = [weight.to(device) for weight in weights]
     assert hash_weights(on_device) == hash_weights(weights)
-    expected, result = (
-        hosvd(weights, ("all", 24, 24), dtype=torch.float64),
-        hosvd(on_device, ("all", 24, 24), dtype=torch.float64),
-    )
+    expected, result = (hosvd(each, ("all", 24, 24), dtype=torch.float64) for each in (weights, on_device))
     sides = [(each.core, each.u1, each.u2, each.u3) for each in (result, expected)]
     parts = {name: distance(getattr(result, name), getattr(expected, name)) for name in ("core", "u1", "u2", "u3")}
     parts["what they stand for"] = distance(*(torch.einsum("abc,la,ob,ic->loi", *each) for each in sides))
