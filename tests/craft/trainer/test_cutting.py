@@ -132,14 +132,6 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
     model, _ = load_adapter(to)
     sizes = {name: weight.numel() for name, weight in model.named_parameters() if "lora_" in name}
     assert sum(sizes.values()) == 7 * 64 == json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"]
-    error = sum((values[wanted[name] :] ** 2).sum() for name, values in spectra.items())
-    difference = 0.0
-    for name, before in load_adapter(result.adapter)[0].named_modules():
-        if hasattr(before, "get_delta_weight"):
-            after: Any = model.get_submodule(name)
-            left = after.get_delta_weight("default") if hasattr(after, "get_delta_weight") else 0
-            difference += float((before.get_delta_weight("default") - left).square().sum())  # type: ignore[operator]
-    assert difference == pytest.approx(error, rel=1e-3), "what was lost is the singular values below the threshold"
 
 
 @pytest.mark.parametrize("method", ["craft", pytest.param("lora", marks=pytest.mark.slow)])
