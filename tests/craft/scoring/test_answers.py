@@ -30,8 +30,7 @@ from craft.watch import watching
 from tests.craft.conftest import MakeSpec, make_spec
 from tests.craft.trainer.same import close_weights, same_run
 
-TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
-TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}
+TESTS = {"boolq": ("true", "false"), "piqa": ("solution1", "solution2"), "winogrande": ("option1", "option2")}
 
 
 def question(number: int, answers: tuple[str, ...]) -> dict[str, str]:
@@ -51,9 +50,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     folder = root / "commonsense"
     folder.mkdir(parents=True)
-    mixture = [question(number, answers) for number in range(20) for _, answers in TESTS.values()]
+    mixture = [question(number, answers) for number in range(20) for answers in TESTS.values()]
     (folder / "commonsense_16k.json").write_text(json.dumps(mixture))
-    for name, answers in TESTS.values():
+    for name, answers in TESTS.items():
         (folder / "dataset" / name).mkdir(parents=True)
         rows = [question(number, answers) for number in range(6)]
         (folder / "dataset" / name / "test.json").write_text(json.dumps(rows))
@@ -75,7 +74,7 @@ def words_spec(tiny_llama: str, root: Path) -> MakeSpec:
 def test_every_prediction_is_kept_with_what_it_was_scored_by(words_spec: MakeSpec, tmp_path: Path) -> None:
     result = train_run(words_spec(), tmp_path)
     accuracies = []
-    for test, (_, answers) in TESTS.items():
+    for test, answers in TESTS.items():
         kept = read_predictions(tmp_path / "predictions")[test]
         assert len(kept) == 5
         for one in kept:

@@ -191,10 +191,12 @@ def test_model_copies_and_pickles(tiny_model: TinyModel) -> None:
     assert torch.equal(hidden(pickle.loads(pickle.dumps(model))), expected)  # noqa: S301
 
 
+QUIET: dict[str, Any] = {"per_device_train_batch_size": 4, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+
+
 def test_trainer_resumes_bit_for_bit(tiny_model: TinyModel, tmp_path: Path) -> None:
     rows = [{"input_ids": IDS[i % 2], "labels": i % 2} for i in range(16)]
-    settings = {"save_steps": 3, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "seed": 1}
-    settings |= {"lr_scheduler_type": "constant", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    settings = QUIET | {"save_steps": 3, "learning_rate": 1e-2, "seed": 1, "lr_scheduler_type": "constant"}
 
     def train(folder: Path, steps: int, resume: str | None = None) -> Any:
         model = get_peft_model(tiny_model("bert", head="classifier"), config(task_type="SEQ_CLS", dropout=0.1))
@@ -350,17 +352,8 @@ def test_trl_trains_an_adapter_further(tiny_llama: str, tmp_path: Path, checkpoi
     )
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     trains = {name for name, value in model.named_parameters() if value.requires_grad}
-    arguments = trl.SFTConfig(
-        str(tmp_path / "trl"),
-        max_steps=8,
-        per_device_train_batch_size=4,
-        learning_rate=0.05,
-        gradient_checkpointing=checkpointing,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-    )
+    steps = {"max_steps": 8, "learning_rate": 0.05, "gradient_checkpointing": checkpointing, "save_strategy": "no"}
+    arguments = trl.SFTConfig(str(tmp_path / "trl"), **QUIET | steps, bf16=False)
     rows = Dataset.from_list([{"prompt": "say", "completion": " abc"}] * 8)
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama, pad_token="</s>")
     trainer = trl.SFTTrainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, processing_class=tokenizer)
