@@ -12,14 +12,12 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification
 
-from craft.methods import METHODS
-from craft.methods.method import BuildContext
 from craft.models.compute import put_in_parts
 from craft.processes import gather_parts, is_part
 from craft.settings import Way
 from craft.spec import RunSpec
 from tests.craft.conftest import MakeSpec
-from tests.craft.methods.cases import CASES
+from tests.craft.methods.cases import CASES, put
 from tests.craft.trainer.same import train_watched
 from tests.craft.trainer.several import train_several
 from tests.craft.trainer.test_together import Watch, spec_of
@@ -66,9 +64,8 @@ def _gap_by_nccl(spec: RunSpec) -> float:
 
 def _gradients(spec: RunSpec, in_parts: bool) -> list[torch.Tensor]:
     transformers.set_seed(0)
-    row = METHODS[spec.method]
     base = AutoModelForSequenceClassification.from_pretrained(spec.model)
-    model = row.build(base, row.parameters.model_validate(spec.parameters), BuildContext("SEQ_CLS")).eval()
+    model = put(base, spec.method, spec.parameters).eval()
     if in_parts:
         put_in_parts(model, torch.device("cuda", 0), 1)
     model.to("cuda")

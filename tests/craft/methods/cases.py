@@ -6,12 +6,14 @@ answer in words for a LLaMA of 2 layers, hidden 32, keys of 16, MLP 48.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.tasks.task import Kind
 
 D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 283, 512
@@ -134,6 +136,12 @@ SUBJECTS = CASES | {f"peft {name}": case for name, case in TYPES.items()}
 QUICK = ("craft", "craft_star", "lora", "adalora", "dora", "pissa", "vera", "lotr", "houlsby", "ia3", "bitfit", "full", "head")
 """A method of each kind; the tests of the others are slow."""
 CASES["peft"] = TYPES["LILY"]
+
+
+def put(model: Any, method: str, parameters: Mapping[str, Any] | None = None, kind: str = "SEQ_CLS") -> Any:
+    """Puts a method, by default as its case has it, on a model that will train for 20 steps."""
+    row, given = METHODS[method], CASES[method].parameters if parameters is None else parameters
+    return row.build(model, row.parameters.model_validate(given), BuildContext(kind, total_steps=20))
 
 
 def marked(cases: Iterable[Any], quick: Collection[Any] = QUICK) -> list[Any]:

@@ -25,7 +25,7 @@ from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_t
 from craft.trainer.counting import count, planned_counts, saved_state
 from craft.trainer.loop import find_decaying
 from tests.conftest import toy_tokenizer
-from tests.craft.methods.cases import CASES, SUBJECTS, TYPES, Case, D, marked
+from tests.craft.methods.cases import CASES, SUBJECTS, TYPES, Case, D, marked, put
 
 LABELS = ("negative", "positive")
 STEPS = 20
@@ -67,10 +67,9 @@ def read_base(model: str, kind: str, labels: tuple[str, ...]) -> nn.Module:
 
 def build(spec: RunSpec, case: Case, base: nn.Module | None = None) -> nn.Module:
     """Builds as a run does: what a tuner draws comes from the run's seed."""
-    base, row = base or base_of(spec, case), METHODS[spec.method]
+    base = base or base_of(spec, case)
     transformers.set_seed(0)
-    context = BuildContext(TASK_TYPES[case.kind], total_steps=STEPS)
-    return row.build(base, row.parameters.model_validate(spec.parameters), context)
+    return put(base, spec.method, spec.parameters, TASK_TYPES[case.kind])
 
 
 def outputs(model: nn.Module, case: Case) -> Tensor:
@@ -280,16 +279,15 @@ def test_pefts_own_names_are_understood() -> None:
 
 def test_without_biases_there_is_nothing_to_train(tiny_model: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="has none"):
-        METHODS["bitfit"].build(tiny_model("llama"), METHODS["bitfit"].parameters(), BuildContext("SEQ_CLS"))
+        put(tiny_model("llama"), "bitfit")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_llama_takes_every_type(kind: str, tiny_model: Callable[..., Any]) -> None:
     """Grouped queries make k and v narrower than q. `tests.craft.scoring.test_positions` puts all other methods on one."""
-    row = METHODS["peft"]
     # The norms of a LLaMA have other names.
     given = {"peft_type": kind} if kind == "LN_TUNING" else TYPES[kind].parameters
-    built = row.build(tiny_model("llama", head="causal"), row.parameters.model_validate(given), BuildContext("CAUSAL_LM"))
+    built = put(tiny_model("llama", head="causal"), "peft", given, "CAUSAL_LM")
     built(input_ids=torch.ones(2, 5, dtype=torch.long)).logits.sum().backward()
     assert any(weight.grad is not None for weight in built.parameters())

@@ -17,17 +17,15 @@ from craft.trainer.counting import optimizer_bytes
 from craft.tuners.bottleneck import Train, factors
 from craft.tuners.low_rank import fold
 from craft.tuners.optimizers import AdaLoraAdam, GaLoreAdam
+from tests.craft.methods.cases import put
 
-CONTEXT = BuildContext("SEQ_CLS", total_steps=20)
 QUERIES = [f"bert.encoder.layer.{layer}.attention.self.query" for layer in range(3)]
 DOWNS = [f"bert.encoder.layer.{layer}.output.dense" for layer in range(3)]
 
 
 def adapted(tiny_model: Any, method: str, **parameters: Any) -> Any:
     """The tiny BERT with `method` on it, every trained number drawn at random."""
-    model = tiny_model("bert", head="classifier")
-    row = METHODS[method]
-    built = row.build(model, row.parameters.model_validate(parameters), CONTEXT)
+    built = put(tiny_model("bert", head="classifier"), method, parameters)
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in built.parameters():
@@ -124,8 +122,7 @@ def test_lora_xs_stands_between_singular_vectors(tiny_model: Any) -> None:
 def test_milora_takes_the_minor_components(tiny_model: Any) -> None:
     model = tiny_model("bert", head="classifier")
     weight = doubles(model.get_submodule(QUERIES[0]).weight.clone())
-    row = METHODS["milora"]
-    built: Any = row.build(model, row.parameters.model_validate({"rank": 5, "alpha": 10}), CONTEXT)
+    built = put(model, "milora", {"rank": 5, "alpha": 10})
     layer = built.base_model.model.get_submodule(QUERIES[0])
     u, s, vt = np.linalg.svd(weight)
     product = 2 * doubles(layer.lora_B["default"].weight) @ doubles(layer.lora_A["default"].weight)
@@ -158,13 +155,11 @@ def test_galores_first_step_and_its_memory() -> None:
 
 
 def adalora(tiny_model: Any) -> tuple[Any, AdaLoraAdam]:
-    row = METHODS["adalora"]
-    parameters = row.parameters.model_validate({"init_rank": 4, "target_rank": 2, "final_share": 0.25})
-    model = tiny_model("bert", head="classifier")
-    built = row.build(model, parameters, CONTEXT)
+    row, given = METHODS["adalora"], {"init_rank": 4, "target_rank": 2, "final_share": 0.25}
+    built = put(tiny_model("bert", head="classifier"), "adalora", given)
     groups = [{"params": [weight for weight in built.parameters() if weight.requires_grad], "lr": 1e-2, "weight_decay": 0.0}]
     assert row.optimizer is not None
-    optimizer = row.optimizer(built, groups, parameters, CONTEXT)
+    optimizer = row.optimizer(built, groups, row.parameters.model_validate(given), BuildContext("SEQ_CLS", total_steps=20))
     assert isinstance(optimizer, AdaLoraAdam)
     return built, optimizer
 
@@ -212,6 +207,5 @@ TOO_MANY = "rank 33 is more than .* at most 32 here"
     ],
 )
 def test_what_cannot_be_is_said(tiny_model: Any, method: str, parameters: dict[str, Any], message: str) -> None:
-    row = METHODS[method]
     with pytest.raises(ValueError, match=message):
-        row.build(tiny_model("bert", head="classifier"), row.parameters.model_validate(parameters), CONTEXT)
+        put(tiny_model("bert", head="classifier"), method, parameters)

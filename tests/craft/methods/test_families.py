@@ -12,10 +12,8 @@ import torch
 from peft import PeftModel, get_peft_model
 from torch import nn
 
-from craft.methods import METHODS
-from craft.methods.method import BuildContext
 from craft.models.projections import linear_modules
-from tests.craft.methods.cases import CASES
+from tests.craft.methods import cases
 from tests.craft.tuners.craft.test_peft_contract import close
 
 OWN = ("lotr", "superlora", "loretta", "houlsby", "adapterdrop", "milora")
@@ -26,10 +24,8 @@ WORDS = torch.arange(12).view(2, 6)
 
 
 def put(model: Any, method: str) -> Any:
-    row = METHODS[method]
-    kind = "CAUSAL_LM" if hasattr(model, "lm_head") else "FEATURE_EXTRACTION"
-    given = {"projections": ("q", "k", "v", "o", "down")} if method == "ia3" else CASES[method].parameters
-    return row.build(model, row.parameters.model_validate(given), BuildContext(kind))
+    given = {"projections": ("q", "k", "v", "o", "down")} if method == "ia3" else None
+    return cases.put(model, method, given, "CAUSAL_LM" if hasattr(model, "lm_head") else "FEATURE_EXTRACTION")
 
 
 def stir(model: nn.Module) -> None:

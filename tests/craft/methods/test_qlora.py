@@ -12,7 +12,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from craft.methods import METHODS
-from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.methods.method import refuse_elsewhere
 from craft.models import Base
 from craft.models.loading import SPREAD, load_model
 from craft.results import ModelUnavailable, RunFailed
@@ -20,6 +20,7 @@ from craft.spec import RunSpec
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.training import train_run
 from tests.craft.conftest import make_spec
+from tests.craft.methods.cases import put
 from tests.craft.trainer.test_counting import config_of
 
 
@@ -46,8 +47,7 @@ def test_llama3_8b_in_four_bits_has_the_size_that_is_published(tmp_path: Path) -
 
 def test_weights_that_are_not_quantized_keep_the_precision_of_the_run(tiny_model: Callable[..., Any]) -> None:
     model = tiny_model("llama", torch.bfloat16)
-    row = METHODS["qlora"]
-    built = row.build(model, row.parameters(), BuildContext("FEATURE_EXTRACTION"))
+    built = put(model, "qlora", {}, "FEATURE_EXTRACTION")
     formats = {name: weight.dtype for name, weight in built.named_parameters()}
     assert {kind for name, kind in formats.items() if "lora_" not in name} == {torch.bfloat16}
     assert {kind for name, kind in formats.items() if "lora_" in name} == {torch.float32}

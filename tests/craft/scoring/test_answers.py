@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from craft.methods import METHODS
-from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import Leave, Progress, RunFailed, RunResult
@@ -28,6 +26,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from craft.watch import watching
 from tests.craft.conftest import MakeSpec, make_spec
+from tests.craft.methods.cases import put
 from tests.craft.trainer.same import close_weights, same_run
 
 TESTS = {"boolq": ("true", "false"), "piqa": ("solution1", "solution2"), "winogrande": ("option1", "option2")}
@@ -208,9 +207,7 @@ def spoken(request: pytest.FixtureRequest, tiny_llama: str) -> tuple[Any, Any]:
         folder = request.getfixturevalue("stories")
     model: Any = load_model(Base(folder, "generation", ()))
     if request.param == "random with CRAFT":
-        row = METHODS["craft"]
-        parameters = row.parameters.model_validate({"ranks": ["all", 8, 8], "init_epsilon": 0.3})
-        model = row.build(model, parameters, BuildContext("CAUSAL_LM"))
+        model = put(model, "craft", {"ranks": ["all", 8, 8], "init_epsilon": 0.3}, "CAUSAL_LM")
     return model, load_tokenizer(folder)
 
 

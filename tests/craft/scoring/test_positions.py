@@ -16,7 +16,6 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from craft.methods import METHODS
-from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.encoding import (
@@ -34,7 +33,7 @@ from craft.scoring.passes import can_choose, token_loss
 from craft.scoring.scorer import predict, splits_of
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
-from tests.craft.methods.cases import CASES
+from tests.craft.methods.cases import CASES, put
 from tests.craft.scoring.test_answers import as_the_library
 
 IGNORED = -100
@@ -83,12 +82,11 @@ NAMES = [name for name in METHODS if name in CASES and name not in ("bitfit", "h
 )
 def test_loss_and_gradients_are_those_of_all_positions(tiny_model: Callable[..., Any], name: str, checkpoints: bool) -> None:
     """LLaMA has no biases, so BitFit has nothing to train; a language model has no task head."""
-    row = METHODS[name]
     decomposes = name in ("pissa", "olora", "lora_xs")  # in 32 bits or fewer alone
     base = tiny_model("llama", dtype=torch.float32 if decomposes else torch.float64, head="causal")
     if checkpoints:
         base.gradient_checkpointing_enable({"use_reentrant": False})
-    model = row.build(base, row.parameters.model_validate(CASES[name].parameters), BuildContext("CAUSAL_LM", total_steps=20))
+    model = put(base, name, kind="CAUSAL_LM")
     agree(model.double() if decomposes else model)
 
 

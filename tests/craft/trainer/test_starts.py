@@ -15,8 +15,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from craft.methods import METHODS
-from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import head_names, is_head, load_model
 from craft.results import Leave, RunFailed
@@ -31,7 +29,7 @@ from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
 from orchestrator.commands.train import cache as list_store
 from tests.craft.conftest import MakeSpec
-from tests.craft.methods.cases import CASES, marked
+from tests.craft.methods.cases import CASES, marked, put
 from tests.craft.trainer.same import leave_at, same_run, same_weights
 from tests.word_pairs import word_pairs
 
@@ -204,9 +202,8 @@ def test_every_kind_of_method_starts_from_what_was_learnt_but_the_head(
     source = tiny_spec(**own, **word_pairs(tmp_path, "classification"))
     adapter = train_run(source, tmp_path / "source").adapter
     spec = tiny_spec(**own, warm_start={"run": source.key, "adapter": str(adapter)})
-    row = METHODS[method]
     base = load_model(Base(spec.model, "classification", ("negative", "positive")), seed=3)
-    model = row.build(base, row.parameters.model_validate(spec.parameters), BuildContext("SEQ_CLS", total_steps=3))
+    model = put(base, method)
     heads = head_names(model)
     fresh = {name: weight.detach().clone() for name, weight in model.named_parameters() if is_head(name, heads)}
     assert spec.warm_start is not None
