@@ -31,21 +31,16 @@ def paper_model(model: Any, scaling: float = 1.0) -> tuple[Callable[[], Tensor],
     """
     tuner = model.base_model
     base = copy.deepcopy(model).unload()
-    matrices, weights = [], {}
+    matrices, stacks = [], []
     for stack in tuner.craft_J["default"].stacks.values():
         js = [j.detach().clone().requires_grad_() for j in tuner.craft_J["default"].js(stack)]
         matrices += js
-        modules = [base.get_submodule(layer.module_name) for layer in stack.layers]
-        own = [
-            (module.weight.T if isinstance(module, Conv1D) else module.weight).detach()[layer.start : layer.stop]
-            for module, layer in zip(modules, stack.layers, strict=True)
-        ]
-        parts = hosvd(own, stack.ranks, dtype=own[0].dtype)
-        weights[stack.name] = (stack, own, parts, js)
+        weights = _weights(tuner.model, stack)
+        stacks.append((stack, hosvd(weights, stack.ranks, dtype=weights[0].dtype), js))
 
     def forward() -> Tensor:
         changed: dict[str, Tensor] = {}
-        for stack, _, parts, js in weights.values():
+        for stack, parts, js in stacks:
             us = (parts.u1, parts.u2, parts.u3)
             moved = [u @ j for u, j in zip(us, js, strict=True)]
             tensor = torch.einsum("abc,la,ob,ic->loi", parts.core, *moved) - torch.einsum("abc,la,ob,ic->loi", parts.core, *us)
