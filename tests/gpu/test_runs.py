@@ -1,10 +1,7 @@
-"""Whole runs on the GPU: every method under every precision, methods over a base in 4 or 8 bits, by bitsandbytes; and bits.
-
-The documents promise that a run which is repeated, or continued from a checkpoint, ends with equal ones."""
+"""Whole runs on the GPU: every method under every precision, and methods over a base in 4 or 8 bits, by bitsandbytes."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,10 @@ from craft import CraftConfig
 from craft.models import Base
 from craft.models.compute import compute_device
 from craft.models.loading import load_model
-from craft.results import Leave, RunResult
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.counting import planned_counts
-from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
-from tests.craft.conftest import MakeSpec
 from tests.craft.methods import test_qlora as qlora
-from tests.craft.trainer.same import leave_at
 from tests.craft.trainer.test_precision import HERE, spec_of, trained
 from tests.gpu.conftest import Figure
 
@@ -82,31 +74,3 @@ def test_craft_learns_over_it(bits: str, tiny_bert: str, device: torch.device, f
     assert losses[-1] < losses[0]
     with pytest.raises(ValueError, match="quantized"):
         model.merge_adapter()
-
-
-CASES = [("craft", "float32"), ("craft", "bfloat16"), ("lora", "float32"), ("lora", "bf16-mixed"), ("full", "float32")]
-CASES += [("dora", "bfloat16"), ("adalora", "float32"), ("galore", "float32")]
-
-
-def ended(result: RunResult, folder: Path) -> tuple[Any, ...]:
-    """The bits of a run: its adapter's, its outputs' and its scores."""
-    files = [next(result.adapter.glob("*.safetensors")), folder / "predictions.safetensors"]
-    return *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.exists()), result.metrics
-
-
-@pytest.mark.parametrize(("method", "precision"), CASES)
-def test_equal_bits_twice_and_after_leaving(
-    method: str, precision: str, tiny_spec: MakeSpec, tmp_path: Path, figure: Figure
-) -> None:
-    spec = tiny_spec(method=method, training={"precision": precision, "learning_rate": 1e-3})
-    first = train_run(spec, tmp_path / "first")
-    second = train_run(spec, tmp_path / "second")
-    with pytest.raises(Leave):
-        train_run(spec, tmp_path / "left", on_step=leave_at(7))
-    resumed = train_run(spec, tmp_path / "resumed", resume_from=find_newest_checkpoint(tmp_path / "left"))
-    notes = [note for note in first.notes if UNREPEATABLE in note]
-    figure(notes[0] if notes else f"score {first.metrics['score']:.2f}, equal bits")
-    if notes:
-        pytest.skip(notes[0])
-    assert ended(second, tmp_path / "second") == ended(first, tmp_path / "first"), "repeated"
-    assert ended(resumed, tmp_path / "resumed") == ended(first, tmp_path / "first"), "resumed"

@@ -1,11 +1,13 @@
-"""Two processes train one run on a GPU: the losses of one process, and equal adapters.
+"""Runs that are repeated, or continued from a checkpoint, have equal bits; two processes have the losses of one.
 
 On a single GPU both compute on it and exchange by gloo, because NCCL takes one process a GPU.
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +16,15 @@ from transformers import AutoModelForSequenceClassification
 
 from craft.models.compute import put_in_parts
 from craft.processes import gather_parts, is_part
+from craft.results import Leave, RunResult
 from craft.settings import Way
 from craft.spec import RunSpec
+from craft.trainer.checkpoint import find_newest_checkpoint
+from craft.trainer.process import UNREPEATABLE
+from craft.trainer.training import train_run
 from tests.craft.conftest import MakeSpec
 from tests.craft.methods.cases import CASES, put
-from tests.craft.trainer.same import train_watched
+from tests.craft.trainer.same import leave_at, train_watched
 from tests.craft.trainer.several import train_several
 from tests.craft.trainer.test_together import Watch, spec_of
 from tests.gpu.conftest import Figure, in_new_process
@@ -72,3 +78,31 @@ def _gradients(spec: RunSpec, in_parts: bool) -> list[torch.Tensor]:
     model(input_ids=torch.arange(24, device="cuda").view(2, 12)).logits.square().sum().backward()
     assert any(map(is_part, model.parameters())) == in_parts
     return [gather_parts(weight.grad) for weight in model.parameters() if weight.grad is not None]
+
+
+REPEATED = [("craft", "float32"), ("craft", "bfloat16"), ("lora", "float32"), ("lora", "bf16-mixed"), ("full", "float32")]
+REPEATED += [("dora", "bfloat16"), ("adalora", "float32"), ("galore", "float32")]
+
+
+def ended(result: RunResult, folder: Path) -> tuple[Any, ...]:
+    """The bits of a run: its adapter's, its outputs' and its scores."""
+    files = [next(result.adapter.glob("*.safetensors")), folder / "predictions.safetensors"]
+    return *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.exists()), result.metrics
+
+
+@pytest.mark.parametrize(("method", "precision"), REPEATED)
+def test_equal_bits_twice_and_after_leaving(
+    method: str, precision: str, tiny_spec: MakeSpec, tmp_path: Path, figure: Figure
+) -> None:
+    spec = tiny_spec(method=method, training={"precision": precision, "learning_rate": 1e-3})
+    first = train_run(spec, tmp_path / "first")
+    second = train_run(spec, tmp_path / "second")
+    with pytest.raises(Leave):
+        train_run(spec, tmp_path / "left", on_step=leave_at(7))
+    resumed = train_run(spec, tmp_path / "resumed", resume_from=find_newest_checkpoint(tmp_path / "left"))
+    notes = [note for note in first.notes if UNREPEATABLE in note]
+    figure(notes[0] if notes else f"score {first.metrics['score']:.2f}, equal bits")
+    if notes:
+        pytest.skip(notes[0])
+    assert ended(second, tmp_path / "second") == ended(first, tmp_path / "first"), "repeated"
+    assert ended(resumed, tmp_path / "resumed") == ended(first, tmp_path / "first"), "resumed"
