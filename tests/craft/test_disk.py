@@ -1,4 +1,4 @@
-"""What a crash in the middle of writing leaves: the old content, whole, and nothing beside it."""
+"""What a crash in the middle of writing leaves: the old content, whole, and nothing beside it. Amounts in messages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from craft.disk import replacing
+from craft.words import format_bytes, parse_bytes, percent
 
 WRITERS = {
     "torch": lambda file: torch.save({"a": torch.zeros(100_000)}, file),
@@ -84,3 +86,34 @@ def _be_killed(folder: Path, *_: object, **__: object) -> None:
     """Removes a file of a folder, and ends the process."""
     next(Path(folder).iterdir()).unlink()
     raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("written", "amount"),
+    [
+        (300, 300),
+        (300.0, 300),
+        ("300", 300),
+        ("1.5k", 1500),
+        (" 20GB ", 20 * 10**9),
+        ("12 gib", 12 * 2**30),
+        (-1, None),
+        (1.5, None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_parse_bytes(written: Any, amount: int | None) -> None:
+    assert parse_bytes(written) == amount
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (12 * 2**30, "12.0 GiB"), (5000 * 2**40, "5,000.0 TiB")],
+)
+def test_format_bytes(amount: float, text: str) -> None:
+    assert format_bytes(amount) == text
+
+
+def test_no_probability_between_0_and_1_is_written_as_one_of_them() -> None:
+    assert [percent(each) for each in (0.005, 0.006, 0.994, 0.995)] == ["under 1 %", "1 %", "99 %", "over 99 %"]
