@@ -17,8 +17,8 @@ from craft.models.compute import compute_device
 from craft.models.loading import load_model
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
-from craft.trainer.training import train_run
 from tests.craft.methods import test_qlora as qlora
+from tests.craft.trainer.same import losses_of, train_watched
 from tests.craft.trainer.test_precision import HERE, spec_of, trained
 from tests.gpu.conftest import Figure
 
@@ -42,9 +42,9 @@ def test_it_learns(method: str, precision: str, tiny_bert: str, device: torch.de
 @pytest.mark.usefixtures("bitsandbytes")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, figure: Figure) -> None:
-    losses: list[float] = []
     spec = qlora.spec_of(tiny_bert, training={"max_steps": 40, "precision": precision})
-    result = train_run(spec, tmp_path, report=lambda p: losses.extend(point["train_loss"] for point in p.points))
+    result, points = train_watched(spec, tmp_path)
+    losses = losses_of(points)
     figure(f"loss {losses[0]:.3f} to {min(losses[-5:]):.3f}")
     assert min(losses[-5:]) < losses[0]
     assert result.counts.total_parameters == planned_counts(spec).total_parameters

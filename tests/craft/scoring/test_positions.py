@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from peft.tuners.lora.dora import DoraLinearLayer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
@@ -162,17 +162,10 @@ def dora(base: Any, *targets: str) -> Any:
 
 
 @pytest.fixture
-def norms(monkeypatch: pytest.MonkeyPatch) -> list[DoraLinearLayer]:
-    """The layers in the order in which they compute a norm."""
-    computed: list[DoraLinearLayer] = []
-    original = torch.linalg.norm
-
-    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
-        computed.append(args[0])
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr("peft.tuners.lora.dora.torch.linalg.norm", counted)
-    return computed
+def norms(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Counts the norms that DoRA's layers compute."""
+    monkeypatch.setattr("peft.tuners.lora.dora.torch.linalg.norm", counted := Mock(wraps=torch.linalg.norm))
+    return counted
 
 
 def test_the_tokens_of_a_split_are_those_of_its_tokenizer(tiny_bert: str, tmp_path: Path) -> None:
@@ -188,7 +181,7 @@ def test_the_tokens_of_a_split_are_those_of_its_tokenizer(tiny_bert: str, tmp_pa
 
 @pytest.mark.parametrize("training", [True, False])
 def test_doras_norms_once_for_all_batches_of_a_split_and_again_after_a_change(
-    tiny_model: Callable[..., Any], norms: list[Any], training: bool
+    tiny_model: Callable[..., Any], norms: Mock, training: bool
 ) -> None:
     model = dora(tiny_model("bert", head="classifier"), "query").train(training)
     words = np.arange(1, 31, dtype=np.int32)
@@ -200,21 +193,21 @@ def test_doras_norms_once_for_all_batches_of_a_split_and_again_after_a_change(
                     weight.add_(changed)
             expected = model.eval()(input_ids=torch.from_numpy(words.astype(np.int64)).view(6, 5)).logits
             model.train(training)
-        norms.clear()
+        norms.reset_mock()
         found = predict(model, split, Collator(0), 2)
-        assert len(norms) == 3
+        assert norms.call_count == 3
         assert model.training == training
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
 
 
-def test_doras_norms_once_for_all_tokens_of_all_prompts(tiny_llama: str, norms: list[Any]) -> None:
+def test_doras_norms_once_for_all_tokens_of_all_prompts(tiny_llama: str, norms: Mock) -> None:
     model, tokenizer = dora(load_model(Base(tiny_llama, "generation", ())), "q_proj", "v_proj"), load_tokenizer(tiny_llama)
     settings = GenerationSettings(beams=2, max_new_tokens=6)
     prompts = [[1, 50, 60, 70], [1, 80], [1, 90, 91]]
     alone = as_the_library(model, tokenizer, prompts[0], settings)
-    norms.clear()
+    norms.reset_mock()
     written = generate(model, tokenizer, prompts, settings, 2)
-    assert len(norms) == 4, "two projections of two layers"
+    assert norms.call_count == 4, "two projections of two layers"
     assert written[0] == alone
 
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -41,16 +42,10 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
-def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Gets an entry for every fit that is made."""
-    calls: list[int] = []
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return fit_linear(*args, **kwargs)
-
-    monkeypatch.setattr(head_start, "fit_linear", counted)
-    return calls
+def fits(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Counts the fits that are made."""
+    monkeypatch.setattr(head_start, "fit_linear", counted := Mock(wraps=fit_linear))
+    return counted
 
 
 def split(kind: Kind, classes: int = 2) -> Encoded:
@@ -147,7 +142,7 @@ def test_a_head_without_a_bias_cannot_start_at_the_labels(tiny_model: Callable[.
 
 @pytest.mark.slow
 def test_a_fit_is_made_once_for_what_it_is_made_of(
-    tiny_spec: MakeSpec, tmp_path: Path, fits: list[int], capsys: pytest.CaptureFixture[str]
+    tiny_spec: MakeSpec, tmp_path: Path, fits: Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(name: str, **changes: Any) -> dict[str, torch.Tensor]:
         training = STILL | changes.pop("training", {})
@@ -157,22 +152,22 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(
 
     first = run("first", method="bitfit")
     heads = run("others", method="head", seed=4), run("precision", method="full", training={"learning_rate": 1e-8})
-    assert len(fits) == 1
+    assert fits.call_count == 1
     for other in heads:
         torch.testing.assert_close(other["classifier.weight"], first["classifier.weight"], atol=1e-6, rtol=0)
     others = {"train_examples": 40}, {"max_length": 16}, {"eval_batch_size": 8}, {"tf32": True}
     for number, changes in enumerate(others, start=2):
         run(str(number), method="head", training=changes)
-        assert len(fits) == number
+        assert fits.call_count == number
     list_store()
     assert "head, classification" in capsys.readouterr().out
 
 
-def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Callable[..., Any], fits: list[int]) -> None:
+def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Callable[..., Any], fits: Mock) -> None:
     for seed in (0, 1, 0):
         model = tiny_model("roberta", seed=seed, head="classifier")
         start_head(model, "probe", "classification", split("classification"), Collator(1), 16, shared=True)
-    assert len(fits) == 2
+    assert fits.call_count == 2
 
 
 def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:
