@@ -9,6 +9,7 @@ import warnings
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -207,10 +208,7 @@ def test_a_holder_of_the_lock_that_never_comes_back_does_not_stop_the_others(tmp
 
 def test_a_good_file_is_read_from_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     stack_factors(_weights(), (3, 4, 4), name="q", store=Store(tmp_path))
-
-    def forbidden(*_arguments, **_options):
-        raise PermissionError("read-only")
-
+    forbidden = Mock(side_effect=PermissionError("read-only"))
     monkeypatch.setattr(stores.os, "utime", forbidden)
     monkeypatch.setattr("craft.disk.FileLock", forbidden)
     cache = Store(tmp_path)

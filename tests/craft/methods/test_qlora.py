@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -70,14 +71,9 @@ def test_a_missing_package_is_named_with_what_to_install() -> None:
 def test_under_layers_accelerate_divides_the_quantized_base_among_the_gpus(
     tiny_bert: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maps: list[Any] = []
-
-    def read(*_: Any, device_map: Any, **_more: Any) -> None:
-        maps.append(device_map)
-        raise ValueError("read")
-
+    read = Mock(side_effect=ValueError("read"))
     monkeypatch.setattr(BertForSequenceClassification, "from_pretrained", read)
     for device in (SPREAD, torch.device("cuda", 0)):
         with pytest.raises(ModelUnavailable, match="read"):
             load_model(Base(tiny_bert, "classification", ["a", "b"], quantization={"load_in_4bit": True}), device=device)
-    assert maps == ["auto", {"": torch.device("cuda", 0)}]
+    assert [call.kwargs["device_map"] for call in read.call_args_list] == ["auto", {"": torch.device("cuda", 0)}]

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -97,17 +98,12 @@ def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(
     tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The meta device stands for a GPU."""
-    seen: list[str] = []
-
-    def build(model: Any, _parameters: Any, _context: Any) -> Any:
-        seen.append(next(model.parameters()).device.type)
-        raise ValueError("seen")
-
+    build = Mock(side_effect=ValueError("seen"))
     monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], build=build))
     monkeypatch.setattr(training, "compute_device", lambda: torch.device("meta"))
     with pytest.raises(RunFailed, match="seen"):
         train_run(spec_of(tiny_bert, "lora", "float32"), tmp_path)
-    assert seen == ["meta"]
+    assert next(build.call_args.args[0].parameters()).is_meta
 
 
 def test_tf32_lasts_as_long_as_the_run() -> None:

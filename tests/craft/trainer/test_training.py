@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -115,10 +115,7 @@ def test_a_checkpoint_of_another_run_is_refused(tiny_spec: MakeSpec, tmp_path: P
 def test_an_error_while_scoring_is_not_called_a_divergence(
     tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise ValueError("odd rows")
-
-    monkeypatch.setattr(HeadScorer, "reported", refuse)
+    monkeypatch.setattr(HeadScorer, "reported", Mock(side_effect=ValueError("odd rows")))
     with pytest.raises(RunFailed, match=r"^scoring after step 1 failed: odd rows$"):
         train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
 
