@@ -1,7 +1,12 @@
-"""Whole runs on a pretended GPU: each method trains, scores, saves, is cut, resumes, lacks memory, waits; layers on two."""
+"""Whole runs on a pretended GPU: each method trains, scores, saves, is cut, resumes, lacks memory, waits; layers on two.
+
+And what keeps all other tests on the CPU, where `python -m tests.gpu` has nothing to check."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -27,6 +32,7 @@ from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
 from orchestrator.plan.trial import Job, PlannedTrial
 from orchestrator.worker.run_job import run_job
+from tests.conftest import wants_gpus
 from tests.craft.conftest import MakeSpec, make_spec
 from tests.craft.methods.cases import CASES, marked
 from tests.craft.pretended_gpu import gpu as gpus
@@ -210,3 +216,28 @@ def test_a_recovering_step_waits_once_for_the_adapter(tiny_bert: str, tmp_path: 
     of_cutting = {why: count for (why, line), count in gpu.waits.items() if "methods/cutting.py" in line}
     assert of_cutting == {"copy from the GPU": 1 + RECOVERY * 20}
     assert not any("svd" in why for why, _ in gpu.waits)
+
+
+def test_tests_and_their_child_processes_see_no_gpu() -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert torch.cuda.device_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("marks", "wanted"),
+    [
+        ("gpu", True),
+        ("gpu and not cluster", True),
+        ("not slow and not cluster and not browser and not gpu", False),
+        ("gpu or slow", False),
+    ],
+)
+def test_gpus_are_seen_by_tests_for_gpus_alone(marks: str, wanted: bool) -> None:
+    assert wants_gpus(marks) is wanted
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.gpu"], cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("No GPU: torch")
