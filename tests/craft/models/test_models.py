@@ -46,12 +46,9 @@ def test_the_packaged_minilm_is_the_published_one() -> None:
 
 def test_a_packaged_model_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "MINILM_SHA256", "0" * 64)
-    models._packaged_minilm.cache_clear()
-    try:
-        with pytest.raises(ModelUnavailable, match="Reinstall"):
-            models.resolve_model(MINILM)
-    finally:
-        models._packaged_minilm.cache_clear()
+    monkeypatch.setattr(models, "_packaged_minilm", models._packaged_minilm.__wrapped__)  # nothing is remembered
+    with pytest.raises(ModelUnavailable, match="Reinstall"):
+        models.resolve_model(MINILM)
 
 
 def test_the_seed_decides_the_head_and_nothing_else(tiny_bert: str) -> None:

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,12 +136,10 @@ class Gpu(TorchDispatchMode):
 
 def _line() -> str:
     """The innermost line outside torch."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         path = Path(frame.f_code.co_filename)
         if path != HERE and TORCH not in path.parents:
-            return f"{'/'.join(path.parts[-3:])}:{frame.f_lineno} {frame.f_code.co_name}"
-        frame = frame.f_back
+            return f"{'/'.join(path.parts[-3:])}:{line} {frame.f_code.co_name}"
     return "backward pass"
 
 
@@ -184,14 +183,10 @@ def _place(target: Any) -> torch.device | None:
 def _refuse(name: str, overload: str, tensors: list[Tensor], kwargs: dict[str, Any]) -> None:
     """Raises what CUDA raises, in its words."""
     apart = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim() and tensor.device == CPU]
-    if apart and len(apart) < len(tensors) and name not in MAY_MIX:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (aten::{name})"
-        )
-    if len({tensor.device for tensor in tensors if isinstance(tensor, OnGpu)}) > 1 and name not in COPIES:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1! (aten::{name})"
-        )
+    mixed = apart and len(apart) < len(tensors) and name not in MAY_MIX
+    if mixed or (len({tensor.device for tensor in tensors if isinstance(tensor, OnGpu)}) > 1 and name not in COPIES):
+        devices = f"at least two devices, cuda:0 and {'cpu' if mixed else 'cuda:1'}!"
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found {devices} (aten::{name})")
     generator = kwargs.get("generator")
     if generator is not None and generator.device == CPU:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")

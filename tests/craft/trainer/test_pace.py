@@ -141,7 +141,9 @@ def test_a_probe_without_time_takes_three_steps(tiny_bert: str) -> None:
     assert speed is None or speed.example == pytest.approx(FORWARD * speed.step / 8)
 
 
-def test_what_cannot_be_loaded_is_not_timed(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_or_trained_is_not_timed(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunFailed, match="max_length"):
+        measure_speed(run(tiny_bert, max_length=2), 60)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     assert measure_speed(run(str(tmp_path)), 60) is None
     monkeypatch.setattr("craft.trainer.probe.device_memory", lambda: 1000)
@@ -158,8 +160,3 @@ def test_a_container_has_the_memory_of_its_group(tmp_path: Path, monkeypatch: py
     assert probe.machine_memory() == (4096 if ":memory:" in groups else whole)
     (tmp_path / "memory.max").write_text("1024\n")
     assert probe.machine_memory() == (1024 if "0::" in groups else 4096)
-
-
-def test_what_cannot_be_trained_has_its_reason(tiny_bert: str) -> None:
-    with pytest.raises(RunFailed, match="max_length"):
-        measure_speed(run(tiny_bert, max_length=2), 60)
