@@ -167,11 +167,11 @@ def test_files_of_one_folder_are_never_mixed_up(
     written.write(second, other)
     written.write(tmp_path / "tiny.gguf", other)
     monkeypatch.chdir(tmp_path)
+    place = "model.layers.0.mlp.up_proj.weight"
 
     def weight(name: str) -> torch.Tensor:
-        return load_model(Base(name, "generation", ())).get_parameter("model.layers.0.mlp.up_proj.weight")
+        return load_model(Base(name, "generation", ())).get_parameter(place)
 
-    place = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(weight(str(first)), source.get_parameter(place))
     assert torch.equal(weight(str(second)), other.get_parameter(place))
     assert torch.equal(weight("tiny.gguf"), other.get_parameter(place))

@@ -1,7 +1,4 @@
-"""The commonsense suite: what is read and refused, what counts as an answer, and the mean of the tests.
-
-Under cloze: the forms of the options, what is refused, and likelihoods against transformers' own loss.
-"""
+"""The commonsense suite: what is read and refused, what counts as an answer, the mean of the tests, and the forms of cloze."""
 
 from __future__ import annotations
 
