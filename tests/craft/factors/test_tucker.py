@@ -30,10 +30,6 @@ def _stack(shape: tuple[int, int, int], seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(left @ common @ right / 3 + generator.standard_normal(shape))
 
 
-def _unfold(stack: np.ndarray, mode: int) -> np.ndarray:
-    return np.moveaxis(stack, mode, 0).reshape(stack.shape[mode], -1)
-
-
 def _parts(factors: TuckerFactors) -> tuple[torch.Tensor, ...]:
     return factors.core, factors.u1, factors.u2, factors.u3
 
@@ -54,7 +50,7 @@ def test_spectra_are_those_of_a_float64_svd_and_core_and_reconstruction_tensorly
         projected = tensorly.tenalg.multi_mode_dot(stack.numpy(), [other.T for other in reference])
         expected = tensorly.tucker_to_tensor((projected, reference))
     for mode, (u, other) in enumerate(zip(_parts(factors)[1:], reference, strict=True)):
-        values = np.linalg.svd(_unfold(stack.numpy(), mode), compute_uv=False)
+        values = np.linalg.svd(tensorly.unfold(stack.numpy(), mode), compute_uv=False)
         spectrum = factors.singular_values[mode].numpy()
         np.testing.assert_allclose(spectrum[: len(values)], values, rtol=1e-10)
         assert np.all(spectrum[len(values) :] < 1e-6 * values[0])  # more rows than columns: the rest of the spectrum is 0

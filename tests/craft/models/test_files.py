@@ -97,14 +97,9 @@ def model(tmp_path: Path) -> Path:
     """A folder with the files of a model in two parts; what they hold is never loaded."""
     folder = tmp_path / "model"
     folder.mkdir()
-    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
-    files = {
-        "config.json": "{}",
-        "tokenizer.json": "{}",
-        "model.safetensors.index.json": json.dumps(index),
-        "README.md": "words",
-    }
-    for name, text in {**files, "model-1.safetensors": "one", "model-2.safetensors": "two"}.items():
+    parts = {"model-1.safetensors": "one", "model-2.safetensors": "two"}
+    index = json.dumps({"weight_map": dict(enumerate(parts))})
+    for name, text in {"config.json": "{}", "tokenizer.json": "{}", "README.md": "words", INDEX: index, **parts}.items():
         (folder / name).write_text(text)
     return folder
 
@@ -133,18 +128,17 @@ def test_a_model_that_is_not_all_here_has_no_digest(model: Path) -> None:
         model_digest(str(model / "absent"))
 
 
-def test_a_hub_id_is_what_its_revision_holds_in_the_cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_is_what_its_revision_holds_in_the_cache(model: Path, cache: Path) -> None:
     """What else was fetched of the repository, and the name of the commit, are nothing of the model."""
-    cache = tmp_path / "hub" / "models--some--model"
+    folder = cache / "models--some--model"
     for commit, weights in (("a" * 40, "one"), ("b" * 40, "one"), ("c" * 40, "eno")):
-        shutil.copytree(model, cache / "snapshots" / commit)
-        (cache / "snapshots" / commit / "model-1.safetensors").write_text(weights)
-    (cache / "snapshots" / ("b" * 40) / "vocab.txt").write_text("fetched too")
-    (cache / "refs").mkdir()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        shutil.copytree(model, folder / "snapshots" / commit)
+        (folder / "snapshots" / commit / "model-1.safetensors").write_text(weights)
+    (folder / "snapshots" / ("b" * 40) / "vocab.txt").write_text("fetched too")
+    (folder / "refs").mkdir()
 
     def at(commit: str) -> str | None:
-        (cache / "refs" / "main").write_text(commit * 40)
+        (folder / "refs" / "main").write_text(commit * 40)
         return model_digest("some/model")
 
     assert at("a") == at("b") == model_digest("some/model", "a" * 40)
