@@ -9,8 +9,6 @@ ROWS = (
     Panel("front", "Front", "front", "The best score at each size. Drag to select, click a point for its run.",
           front.draw, wide=True),
     Panel("pair", "Two configurations", "front", "Pinned side by side, compared seed by seed.", table.draw_pairs, wide=True),
-    Panel("versus", "Two sweeps", "front", "Configurations of the same label, compared seed by seed.",
-          table.draw_two_sweeps, wide=True),
     Panel("table", "Configurations", "front", "Sort by a heading, filter by words, copy what is shown.",
           table.draw, wide=True),
     Panel("importance", "Importance", "mattered", "How much of the score's variance each parameter explains.",

@@ -1,8 +1,7 @@
 """The table of configurations with the columns in which they differ, and their differences as `craft-sweeps compare` has them.
 
 The page's script sorts, filters and copies the table as CSV. Each column therefore says whether it is text or a number, which
-way is better, and has the texts of its cells. A file has no server to ask, so all pairs of the LIMIT best are in its data. Of
-two sweeps, each configuration that both have under one label has a row.
+way is better, and has the texts of its cells. A file has no server to ask, so all pairs of the LIMIT best are in its data.
 """
 
 from __future__ import annotations
@@ -193,25 +192,3 @@ def draw_pairs(view: View) -> Plain:
 
 def _spread_of(sweep: Frames) -> Callable[[tuple[str, ...]], Spreads]:
     return cache(partial(spreads, [*sweep.summaries.values()]))
-
-
-def draw_two_sweeps(view: View) -> Plain:
-    """Returns a row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
-    if len(view.sweeps) != 2:
-        return {"empty": "Choose two sweeps to compare them.", "hidden": True}
-    first, second = ({row.label: row.summary for row in sweep.rows()} for sweep in view.sweeps)
-    spread_of = [_spread_of(sweep) for sweep in reversed(view.sweeps)]
-    rows = []
-    for label in (label for label in first if label in second):
-        gap = compare_summaries(second[label], first[label], spread_of).difference
-        if gap.n:
-            better, worse = ("better", "worse") if gap.n > 1 else ("ahead on these rows", "behind on these rows")
-            verdict = "" if not gap.half > 0 else better if gap.low > 0 else worse if gap.high < 0 else "not shown"
-            means = [base.number(sum(scores.values()) / len(scores)) for scores in (first[label].scores, second[label].scores)]
-            rows.append([label, *means, base.number(gap.mean), base.number(gap.low), base.number(gap.high), gap.n, verdict])
-    if not rows:
-        return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
-    heads = [("configuration", "text"), (view.names[0], "score"), (view.names[1], "score")]
-    heads += [(f"{view.names[1]} minus {view.names[0]}", "score"), ("95 % from", "score"), ("to", "score"), ("seeds", "count")]
-    heads += [(f"{view.names[1]} is", "text")]
-    return base.plain_table(heads, sorted(rows, key=lambda row: -abs(row[3] or 0)))

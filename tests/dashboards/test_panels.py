@@ -135,32 +135,6 @@ def test_parameters_that_always_change_together_are_one() -> None:
     assert moving_together(rows) == {"r2": "r2, r3, alpha", "dropout": "dropout"}
 
 
-def test_two_sweeps_are_compared_seed_by_seed() -> None:
-    scores = {"one": [80.0, 81.0, 82.0], "two": [84.0, 85.0, 87.0]}
-    sweeps = [(name, configuration("a", scores={"toy": own}) + configuration(f"only {name}")) for name, own in scores.items()]
-    ((label, first, second, gap, low, high, seeds, verdict),) = rows_of("versus", view_of(*sweeps))
-    assert (label, first, second, seeds, verdict) == ("craft a", 81, pytest.approx(85.3333, abs=1e-3), 3, "better")
-    half = 4.302653 * np.std([4, 4, 5], ddof=1) / np.sqrt(3)
-    assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
-
-
-def test_one_seed_is_ahead_on_these_rows_and_not_better(store_at: StoreAt) -> None:
-    sweeps = [(name, configuration("a", scores={"toy": [score]})) for name, score in (("one", 50.0), ("two", 80.0))]
-    for level, (_, runs) in zip((0.5, 0.8), sweeps, strict=True):
-        answers = 100.0 * (np.arange(600) % 10 < 10 * level)
-        facts = credits_of(lambda rows, answers=answers: answers[rows].mean(), 600)  # type: ignore[misc]
-        for run in runs:
-            run.facts |= facts
-    ((*_, low, high, seeds, verdict),) = rows_of("versus", view_of(*sweeps))
-    assert 0 < low < 30 < high
-    assert (seeds, verdict) == (1, "ahead on these rows")
-    uris = [store_at(name, [FakeSession(status="finished"), *runs]).uri for name, runs in sweeps]
-    records = [find_sweep(name, uri) for (name, _), uri in zip(sweeps, uris, strict=True)]
-    first, second = (replace(record, where=record.name) for record in records)
-    difference = compare_sweeps(second, first).difference
-    assert (low, high) == pytest.approx((difference.low, difference.high), abs=1e-3), "as the command says it"
-
-
 @pytest.mark.slow
 def test_a_pair_of_the_page_is_that_of_the_command_where_some_trials_have_no_stored_answers(
     store_at: StoreAt,
