@@ -53,6 +53,8 @@ NOT_RUN = {
 
 SLOW_TO_PLAN = {"sweeps/baselines.yaml", "data.root=DATA"}
 """Words of commands that a slow test plans, since they build many models or read published data."""
+SESSION_FLAGS = ("--resume", "--retry-failed", "--until-answered", "--quiet")
+"""Options of a run without a value, which its plan leaves out."""
 
 PROGRAM = "craft-sweeps"
 OWN = ("orchestrator.", "craft.", "dashboards", "tests.")
@@ -124,23 +126,22 @@ def own_command(command: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def as_tested(module: str, arguments: list[str]) -> list[str]:
-    """The arguments with which a command is run here: a sweep is planned, everything else is parsed up to `--help`.
+def as_tested(module: str, arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """The calls by which a command is tested: it is parsed up to `--help`, and a sweep is planned.
 
     Sweep files that a document makes up (`sweep.yaml`, `SWEEP.yaml`) stand for the default sweep. A plan leaves out a cluster,
     storage and a tracking server that are not here.
     """
     arguments = ["sweeps/ranks.yaml" if one in ("SWEEP.yaml", "sweep.yaml") else one for one in arguments]
     planned = module == "orchestrator.run" or (module == PROGRAM and arguments[:1] in (["run"], ["plan"]))
+    yield module, [*arguments, "--help"]
     if not planned or arguments in (["run"], ["plan"], []) or SLOW_TO_PLAN & set(arguments):
-        return [*arguments, "--help"]
-    kept = [word for word in arguments if word != "--resume"]
-    if kept[0] == "plan":
-        return kept
-    for flag in ("--address", "--storage", "--tracking-uri"):
+        return
+    kept = [word for word in arguments if word not in ("run", "plan", *SESSION_FLAGS)]
+    for flag in ("--address", "--storage", "--tracking-uri", "--hours", "--max-concurrent", "--cpus"):
         if flag in kept:
             del kept[kept.index(flag) : kept.index(flag) + 2]
-    return [*kept, *([] if "--plan" in kept else ["--plan"])]
+    yield PROGRAM, ["plan", *kept]
 
 
 def examples() -> Iterator[tuple[Path, str]]:
@@ -208,7 +209,8 @@ def given_arguments() -> list[tuple[str, list[str]]]:
 
 def own_commands() -> list[tuple[str, tuple[str, ...]]]:
     """Distinct commands of this project as they are tested."""
-    return list(dict.fromkeys((module, tuple(as_tested(module, words))) for module, words in given_arguments()))
+    tested = [call for module, words in given_arguments() for call in as_tested(module, words)]
+    return list(dict.fromkeys((module, tuple(words)) for module, words in tested))
 
 
 @pytest.fixture
@@ -258,7 +260,7 @@ def test_slow_plans(sweep: str, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     if model.endswith("all-mpnet-base-v2"):  # a plan reads its shape alone, which is transformers' default of its type
         AutoConfig.for_model("mpnet", architectures=["MPNetForMaskedLM"]).save_pretrained(tmp_path)
         given.append(f"--set=model={tmp_path}")
-    assert main([sweep, "--plan", *given]) == 0
+    assert app.main(["plan", sweep, *given]) == 0
     printed = capsys.readouterr().out
     assert " trials" in printed
     assert "40,288" in printed or sweep != "sweeps/glue/paper.yaml", "the paper's number for RoBERTa-base"

@@ -71,7 +71,6 @@ def run(
         int | None, typer.Option(min=1, metavar="N", help="Cores of this machine to use; all if not given.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Do what `craft-sweeps plan` does.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a sweep and show its front of score against size.
@@ -96,9 +95,6 @@ def run(
         own_process=True,
     )
     console = screen(quiet or as_json, lasting=True)
-    if plan:
-        show_plan(plan_sweep(options, console), options, as_json)
-        return 0
     outcome = run_file(options, console)
     if as_json:
         from orchestrator.review.front_report import front_report

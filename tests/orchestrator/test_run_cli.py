@@ -60,7 +60,7 @@ def names(folder: Path) -> list[str]:
 
 def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, cli: Cli) -> None:
     before = names(folder)
-    printed = cli("run", "sweep.yaml", "--plan")
+    printed = cli("plan", "sweep.yaml")
     row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT 4, q v"))
     assert row.split()[5:7] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
     assert row.split()[-2:] == ["1", "2"]  # one trial of two steps
@@ -125,11 +125,11 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, cli: Cli, m
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
     assert "Add --resume to continue it" in cli("run", "sweep.yaml", status=WRONG).err
-    for call in (["sweep.yaml", "--name", "smal", "--resume"], ["sweep.yaml", "--name", "smal", "--resume", "--plan"]):
+    for command in ("run", "plan"):
         said = f"there is nothing to resume in {folder / 'runs'}; it has small. Did you mean 'small'?"
-        assert said in cli("run", *call, status=WRONG).err
+        assert said in cli(command, "sweep.yaml", "--name", "smal", "--resume", status=WRONG).err
     monkeypatch.setenv("CRAFT_CONTINUE", "sbatch job.sh")
-    cli("run", *call)  # a job script starts a sweep by the command that continues it
+    cli("plan", "sweep.yaml", "--name", "smal", "--resume")  # a job script starts a sweep by the command that continues it
     said = cli("run", "sweep.yaml", "--resume", "--set", "training.max_steps=3", status=WRONG).err
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in said
 

@@ -169,7 +169,7 @@ def place(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        ("run next.yaml --plan", {"report": "plan", "trainings": 2}),
+        ("plan next.yaml", {"report": "plan", "trainings": 2}),
         ("front done", {"report": "front", "sweep": "done", "rows.0.enough": False, "rows.1.enough": True}),
         ("front done --within 50", {"answer.within": 50, "rows.0.enough": True, "rows.1.enough": False}),
         ("front runs/begun", {"knee": None, "answer.kind": "unfinished", "answer.configuration": ""}),

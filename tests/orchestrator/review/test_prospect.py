@@ -1,4 +1,4 @@
-"""What `--plan` says of a task's data: classes with their doubts, rows that are learnt and scored, lengths in tokens."""
+"""What `plan` says of a task's data: classes with their doubts, rows that are learnt and scored, lengths in tokens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_time_is_that_of_recorded_trials_or_of_timed_steps(
     log.end(trained, "finished", steps=50, seconds=150.0)
     log.end(lost, "failed", steps=50, seconds=1.0)
     (tmp_path / "next.yaml").write_text(FORECAST)
-    assert said in cli("run", str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")).out
+    assert said in cli("plan", str(tmp_path / "next.yaml"), "--storage", str(tmp_path / "runs")).out
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def lines_of(file: Path) -> list[str]:
 
 def test_classes_doubts_and_tokens_are_printed(here: Path, tiny_bert: str, cli: Cli) -> None:
     file = sweep(here, tiny_bert)
-    lines = [line for line in cli("run", str(file), "--plan").out.splitlines() if line.startswith("custom/t: ")]
+    lines = [line for line in cli("plan", str(file)).out.splitlines() if line.startswith("custom/t: ")]
     data = load_sweep(file).data
     texts = load_splits(find_task("custom/t", data), data).train["text"][:]
     lengths = sorted(len(ids) for ids in load_tokenizer(tiny_bert)(texts)["input_ids"])
@@ -140,8 +140,8 @@ def test_a_length_without_room_is_refused(
 ) -> None:
     file = sweep(tmp_path, tiny_bert, more)
     flags = [flag for override in overrides for flag in ("--set", override)]
-    for call in ([str(file), "--plan", *flags], [str(file), "--storage", str(tmp_path / "runs"), *flags]):
-        assert said in cli("run", *call, status=WRONG).err
+    for command in ("plan", "run"):
+        assert said in cli(command, str(file), "--storage", str(tmp_path / "runs"), *flags, status=WRONG).err
 
 
 def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert: str) -> None:

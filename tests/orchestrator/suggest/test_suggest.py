@@ -1,4 +1,4 @@
-"""A suggested file says what the data are, passes `--plan` and fits the hours; wrong data are refused as by the plan."""
+"""A suggested file says what the data are, passes `plan` and fits the hours; wrong data are refused as by the plan."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_file_says_what_the_rows_are_and_passes_the_plan(
     for line in lines:
         assert line in suggestion.text
     Path("sweep.yaml").write_text(suggestion.text)
-    assert "by a few steps that were timed here" in cli("run", "sweep.yaml", "--plan").out
+    assert "by a few steps that were timed here" in cli("plan", "sweep.yaml").out
 
 
 @pytest.mark.slow
