@@ -27,7 +27,6 @@ from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
 from orchestrator.review import prospect
 from orchestrator.review.pick import pick
-from orchestrator.run import main
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.sweep import Sweep

@@ -148,7 +148,6 @@ GROUPS: dict[str, tuple[Row, ...]] = {
                 "the share of the weights' energy that they keep",
             ),
         ),
-        Row("train:cache", ("cache", "what is stored")),
         Row("files:skill", ("skill --to .claude/skills", "a skill, where an assistant looks for it")),
     ),
 }

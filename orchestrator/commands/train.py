@@ -1,11 +1,10 @@
-"""Commands about one run and one model, without a sweep: `train`, `energy`, `cache`."""
+"""Commands about one run and one model, without a sweep: `train`, `energy`."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from craft.words import format_bytes, plural
 from orchestrator.commands.options import Changes, SweepFile, screen
 from orchestrator.record.options import Options
 from orchestrator.sweepfile.mistakes import SweepError
@@ -196,42 +194,3 @@ def _energy_kept(
             share = float(factors.slice(triple).core.double().square().sum()) / total if total else 1.0
             parameters = sum(rank * rank for rank in triple)
             yield {"projection": name, "ranks": triple, "parameters": parameters, "energy_kept": share}
-
-
-def cache() -> None:
-    """List what is stored for later runs.
-
-    Decompositions of weights and fitted task heads, the least recently used first.
-
-    The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). Any of its files may be
-    removed: it is made again when needed.
-    """
-    from craft.factors.store import Store
-
-    store = Store()
-    console = screen(width=120)
-    table = Table("key", "of", "shape", "weights", "size", "used", box=None)
-    total = 0
-    files = store.files()
-    for path in files:
-        status = path.stat()
-        total += status.st_size
-        hours = (time.time() - status.st_mtime) / 3600
-        used = "just now" if hours < 1 else f"{hours:.0f} hours ago" if hours < 48 else f"{hours / 24:.0f} days ago"
-        table.add_row(path.stem[:12], *_described(path), format_bytes(status.st_size), used)
-    if files:
-        console.print(table)
-    amount = f"{format_bytes(total)} of at most {format_bytes(store.max_bytes)}"
-    console.print(f"{len(files)} {plural(len(files), 'file')}, {amount}, in {store.folder}", soft_wrap=True)
-
-
-def _described(path: Path) -> tuple[str, str, str]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            origin = json.loads((file.metadata() or {}).get("origin", "{}"))
-        title = f"head, {origin['kind']}" if "kind" in origin else origin["projection"]
-        return title, " x ".join(map(str, origin["shape"])), origin["weights"][:8]
-    except (SafetensorError, OSError, KeyError, ValueError):
-        return "unreadable", "", ""

@@ -190,7 +190,7 @@ def _left(state: State, uri: str | None, runs: Sequence[Any]) -> list[str]:
         lines += [f"version {version.version} of the registered model {version.name}" for version in versions]
         command = f"mlflow gc --backend-store-uri {redact(uri)}"
         lines.append(f"parameters and metrics of the runs, which MLflow marks as deleted, until: {command}")
-    return [*lines, "adapters that were taken out, and the caches (craft-sweeps cache)"]
+    return [*lines, "adapters that were taken out, and the caches (CRAFT_CACHE_DIR, ~/.cache/craft)"]
 
 
 def remove(removal: Removal) -> list[str]:

@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from craft.factors import store as stores
 from craft.factors.hosvd import TuckerFactors, hosvd, stack_factors
 from craft.factors.store import Store, StoreWarning, default_store
-from orchestrator.commands.train import cache as list_store
 
 SERVER = get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])  # torch is loaded once for all
@@ -243,16 +242,3 @@ def test_a_damaged_file_is_found_and_made_anew(tmp_path, damage):
     _assert_same(results, hosvd(_weights(), (3, 4, 4)))
     stack_factors(_weights(), (3, 4, 4), name="q", store=cache)
     assert cache.makes == 1
-
-
-def test_the_store_is_listed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path))
-    list_store()
-    assert "0 files" in capsys.readouterr().out
-    cache = Store(tmp_path)
-    stack_factors(_weights(), (3, 4, 5), name="q", store=cache)
-    stack_factors(_weights()[:2], (2, 4, 5), name="v", store=cache)
-    cache.files()[1].with_name(f".{cache.files()[1].stem}.host.1.x.tmp").write_bytes(b"torn")
-    list_store()
-    shown = capsys.readouterr().out
-    assert all(part in shown for part in ("3 x 20 x 20", "2 x 20 x 20", "2 files"))
