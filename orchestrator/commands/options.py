@@ -99,7 +99,7 @@ Folders = Annotated[
 ]
 Record = Annotated[
     str | None,
-    typer.Option("--tracking-uri", metavar="URI", help="The MLflow store to look in, where no folder is found."),
+    typer.Option("--tracking-uri", metavar="URI", help="The MLflow store in which the name is looked up."),
 ]
 Address = Annotated[
     str | None,

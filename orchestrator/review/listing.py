@@ -159,6 +159,13 @@ def find_removal(name: str, tracking_uri: str | None = None, storage: str | None
     state = read_state(SweepFolder(folder).record)
     noted = state.sweep.tracking.uri if state.started is not None else ""
     store = resolve_uri(tracking_uri or noted) if tracking_uri or (noted and "***" not in noted) else None
+    if tracking_uri and store and Path(name).name == name != str(folder) and not is_absent(store):
+        other = StoreReader(store).sweep_run(name)
+        if other is not None and other.data.tags[SWEEP_ID] != state.sweep_id:
+            raise ValueError(
+                f"{name} in {redact(store)} is another sweep than {folder}. Give {folder} to remove that one; to remove "
+                "the one in the store, call this in another folder. Nothing was removed"
+            )
     runs = _runs(store, state.sweep_id)
     stays = [] if store else [f"runs in {noted}, whose password is kept nowhere: give --tracking-uri"] if noted else []
     if (original := copied_from(folder.absolute(), state)) is not None:

@@ -172,6 +172,19 @@ def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cl
     assert (Path("runs/copy").exists(), len(StoreReader(uri).sweep_runs())) == (False, 1)
 
 
+def test_a_name_of_one_sweep_in_a_folder_and_of_another_in_the_store_removes_neither(uri: str, cli: Cli) -> None:
+    from orchestrator.tracking.reader import StoreReader
+
+    first = finished("done", uri)
+    assert main(["replay", str(first)]) == 0
+    shutil.rmtree(first)
+    record(Path("runs/other"), {"LoRA r1": (100, over_seeds(80.0))}).rename(first)
+    said = cli("remove", "done", "--tracking-uri", uri, "--yes", status=WRONG).err
+    assert f"done in {uri} is another sweep than runs/done. Give runs/done to remove that one" in said
+    assert cli("remove", "runs/done", "--tracking-uri", uri, "--yes").out
+    assert (Path("runs/done").exists(), len(StoreReader(uri).sweep_runs())) == (False, 1)
+
+
 def test_a_sweep_whose_artifacts_are_out_of_reach_is_listed_and_explained(uri: str, cli: Cli) -> None:
     from mlflow import MlflowClient
 
