@@ -68,7 +68,8 @@ def draw(view: View) -> Plain:
     traces.append(_published_trace())
     labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
     x, y = (name if name in labels else None for name in axes(view.sweeps[0].objectives))
-    models = [sweep.state.sweep.model for sweep in view.sweeps if sweep.state.started is not None]
+    started = [sweep.state for sweep in view.sweeps if sweep.state.started is not None]
+    models = [state.sweep.model for state in started if state.sweep_id]  # a table of trainings names none
     shown = next(filter(None, map(published_model, models)), NO_ROWS)
     suites = {row["model"]: f"{row['model']} ({row['suite']})" for row in published_rows()}
     layout = {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "shapes": {"$": "lines/{y}"}, "dragmode": "select"}

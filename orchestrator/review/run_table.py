@@ -250,7 +250,7 @@ def _entries(
         number = repeats.setdefault(repeat, len(repeats))
         seed = int(seeds[0].cell(row)) if len(seeds) == 1 else number
         trial = Trial(f"row{row}", ids[key], labels[key], "", str(task.cell(row)) if task else UNNAMED, seed, "", settings[key])
-        counts = {SIZE: sizes[row]}
+        counts = {SIZE: sizes[row]} if columns.part("size") else {}
         if columns.finished[row]:
             scored = {EXAMPLES: float(examples.cell(row))} if examples and score.metric in SHARES else {}
             metrics = {"score": scores[row]}
@@ -268,7 +268,7 @@ def _entries(
             result = TrialResult(trial.key, ended, {}, counts, error=state.lower())
         entries.append(Entry(trial, result, "ended", begun=True))
     # Probabilities come from draws, which follow the order of configurations, and that of the rows means nothing.
-    return sorted(entries, key=lambda entry: (entry.result.counts[SIZE] if entry.result else 0.0, entry.trial.label))
+    return sorted(entries, key=lambda entry: (entry.result.counts.get(SIZE, 0.0) if entry.result else 0.0, entry.trial.label))
 
 
 def _answers(place: str, file: Path, factor: float, score: float) -> tuple[dict[str, Any], float]:

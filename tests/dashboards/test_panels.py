@@ -66,17 +66,19 @@ def resolved(node: Any, values: dict[str, Any], chosen: dict[str, str]) -> list[
     return [found[index] for index in values.get(fill(node["pick"]), [])]
 
 
-def test_a_table_of_trainings_is_a_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [{"a": ",10", "b": ",99"}, {}])
+def test_a_table_of_trainings_is_a_page(sizes: dict[str, str], tmp_path: Path) -> None:
     rows = [
-        f"{name},{score + seed},{size},{seed}" for name, score, size in (("a", 80, 10), ("b", 90, 99)) for seed in (0, 1, 2)
+        f"{name},{score + seed},{seed}{sizes.get(name, '')}" for name, score in (("a", 80), ("b", 90)) for seed in (0, 1, 2)
     ]
-    (tmp_path / "runs.csv").write_text("\n".join(["configuration,accuracy,params,seed", *rows]))
+    (tmp_path / "runs.csv").write_text("\n".join(["configuration,accuracy,seed" + (",params" if sizes else ""), *rows]))
     content = everything_in(tmp_path / "runs.csv")
     assert content["state"]["status"] == "finished · 6/6 trainings done, 0 running, 0 failed"
     assert "Enough: b" in content["state"]["answers"][0]["text"]
     assert not any("could not be drawn" in spec.get("empty", "") for spec in content["specs"].values())
-    (labels, *_) = content["specs"]["table"]["table"]["columns"]
-    assert labels["values"] == ["b", "a"]
+    columns = {column["label"]: column["values"] for column in content["specs"]["table"]["table"]["columns"]}
+    assert (columns["Configuration"], columns.get("# Params")) == (["b", "a"], [99, 10] if sizes else None)
+    assert not any(said in content["specs"]["front"]["help"] for said in ("has 0 parameters", "no rows for unknown"))
 
 
 def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:

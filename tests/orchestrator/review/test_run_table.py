@@ -24,6 +24,7 @@ from orchestrator.record.events import SessionEnded
 from orchestrator.record.state import Entry
 from orchestrator.results.metrics import flat_cells, sized
 from orchestrator.review import run_table
+from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.run_columns import Call
 from orchestrator.review.run_table import read_table
@@ -297,6 +298,7 @@ def test_what_a_file_lacks_is_named_with_what_it_would_add(tmp_path: Path) -> No
     best = max(LEVELS, key=lambda rank: np.mean([score_of(rank, seed) for seed in SEEDS]))
     assert table.record.answer.verdict.startswith(f"Enough: s{best}: "), "without sizes the likeliest is taken"
     assert "parameters" not in table.record.answer.text
+    assert {row["trainable_parameters"] for row in json.loads(front_report(table.record).to_json())["rows"]} == {None}
     counted = judge([row | {"eval_samples": 400} for row in one])
     assert all(row.score.low < row.score.mean < row.score.high for row in counted.record.summaries)
     assert counted.lacks == []
