@@ -25,6 +25,7 @@ COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configu
 """The page fills its fields from the sides of a pair. It runs no command: a reader copies them."""
 LIMIT = 40
 """With more configurations the members of the front and the best scores have pairs; the command compares any two."""
+RANKS = ("r1", "r2", "r3")
 IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 """Parameters that a label says."""
 
@@ -36,7 +37,7 @@ def draw(view: View) -> Plain:
     if not view.configurations:
         return {"empty": "This sweep has no configurations yet: the first appear when its first trial starts."}
     rows = base.best_first(view.configurations)
-    differ = [name for name in base.parameters_that_differ(rows) if name not in ("r1", "r2", "r3")]
+    differ = [name for name in base.parameters_that_differ(rows) if name not in RANKS]
     differ += ["ranks"] if "ranks" not in differ and len({*base.parameter(rows, "ranks")} - {None}) > 1 else []
     table = {
         "columns": _columns(view, rows, differ),
@@ -77,7 +78,10 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     protocols, states = [row.protocol for row in summaries], [row.state for row in rows]
     columns += [_text("protocol", "Protocol", protocols)] if len({*protocols}) > 1 else []
     columns += [_parameter(name, base.parameter(rows, name)) for name in differ if name not in ("method", *IN_LABEL)]
-    more = [_parameter(name, base.parameter(rows, name)) for name in IN_LABEL if name in differ]
+    others = [name for name in _names(rows) if name not in (*differ, *RANKS, "protocol", "warm_start", "cut_from")]
+    lacking = [name for name in others if len({*base.parameter(rows, name)}) > 1]  # one value, which some rows lack
+    names = [*(name for name in IN_LABEL if name in differ), *lacking]
+    more = [_parameter(name, base.parameter(rows, name)) for name in names]
     more += [_metric(metric, rows) for metric in worth if metric not in metrics]
     columns += [extra | {"more": True} for extra in more]
     columns += [_text("tuning", "Tuning", map(describe_tuning, summaries))] if has_tuning(summaries) else []
@@ -136,10 +140,14 @@ def _shared(rows: Sequence[Row], differ: Sequence[str]) -> list[list[Any]]:
     for name in ("examples", "random_guessing"):
         if len(numbers := base.values_of(rows, name)) == 1:
             lines.append([COLUMNS[name].label, amount(name, *numbers)])
-    for name in dict.fromkeys(name for row in rows for name in row.parameters):
-        if name not in (*differ, "method", "protocol") and len(same := {*base.parameter(rows, name)} - {None}) == 1:
-            lines.append([name, *same])
+    for name in _names(rows):
+        if name not in (*differ, "method", "protocol") and len(same := {*base.parameter(rows, name)}) == 1:
+            lines += [[name, value] for value in same if value is not None]
     return lines
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return [*dict.fromkeys(name for row in rows for name in row.parameters)]
 
 
 def commands_of(view: View, row: Row) -> list[tuple[str, str]]:

@@ -88,11 +88,12 @@ def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:
 
 
 def test_the_table_is_as_the_golden_file_has_it() -> None:
-    """It has a column for what differs, best score first; what all configurations share is said once."""
+    """It has a column for what differs, best score first; what all configurations share is said once, and what some lack is
+    not said of all."""
     scores = {"mrpc": [80.0, 82.0], "rte": [70.0, 71.0]}
     chances = {"p_front": 0.9, "p_enough": 0.95, "normalized": 88.125, "forgetting": 0.0125}
     runs = configuration("tuned00000", scores=scores, params={"rank": 4, "learning_rate": 1e-3}, extra=chances)
-    params = {"rank": 8, "learning_rate": 3e-3}
+    params = {"rank": 8, "learning_rate": 3e-3, "alpha": 16}
     runs += configuration("fixed00000", method="lora", scores=scores, params=params, parameters=2000,
                           extra={"p_front": 0.3})  # fmt: skip
     runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]})
