@@ -270,7 +270,7 @@ def _page(folder: SweepFolder, sweep_id: str, uri: str) -> Path | None:
     """Writes `front.html` in a separate process, because this package may not import dashboards. None if it fails."""
     page = folder.page
     # The address may hold a password, which a list of processes would show: standard input it is.
-    command = [sys.executable, "-m", "orchestrator", "page", sweep_id, "--tracking-uri", "-", "--to", str(page)]
+    command = [sys.executable, "-P", "-m", "orchestrator", "page", sweep_id, "--tracking-uri", "-", "--to", str(page)]
     try:
         done = subprocess.run(command, input=uri, capture_output=True, timeout=PAGE_SECONDS, encoding="utf-8", errors="replace")
     except (OSError, subprocess.TimeoutExpired):

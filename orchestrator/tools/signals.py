@@ -36,7 +36,7 @@ BEGUN_AGAIN = "CRAFT_BEGUN_AGAIN"
 
 
 def begin_again(arguments: Sequence[str], stderr: int) -> None:
-    """Replaces this process by `python ARGUMENTS`. Its threads end, and with the main one the children that Ray started.
+    """Replaces this process by `python -P ARGUMENTS`. Its threads end, and with the main one the children that Ray started.
 
     Args:
         stderr: the file that the new process writes its errors to.
@@ -44,7 +44,7 @@ def begin_again(arguments: Sequence[str], stderr: int) -> None:
     with suppress(OSError):  # stdout may be closed
         os.dup2(report_descriptor(), 1)
     os.dup2(stderr, 2)
-    os.execve(sys.executable, [sys.executable, *arguments], os.environ | {BEGUN_AGAIN: "1"})
+    os.execve(sys.executable, [sys.executable, "-P", *arguments], os.environ | {BEGUN_AGAIN: "1"})
 
 
 @contextmanager

@@ -56,7 +56,8 @@ class Follower:
         if self._process is not None:
             status = self._process.returncode
             log.warning("the process that writes to the tracking store ended with status %d; it is started again", status)
-        command = [sys.executable, "-m", "orchestrator.review.mirror", str(self._folder.path)]
+        # Without -P, modules in the current folder would replace installed ones.
+        command = [sys.executable, "-P", "-m", "orchestrator.review.mirror", str(self._folder.path)]
         self._next_start = time.monotonic() + pause(self._deaths)
         self._deaths += 1
         self._process = None

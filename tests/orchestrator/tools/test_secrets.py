@@ -109,6 +109,7 @@ def test_the_process_that_makes_the_page_gets_the_address_by_its_input(tmp_path:
     ((command, address),) = calls
     assert address == uri
     assert "5ecret" not in " ".join(command)
+    assert command[1] == "-P", "no module in the user's folder takes the place of a library's"
 
 
 @pytest.mark.parametrize("secret", ["語" * 86, "k" * 300, "x\0y" * 5], ids=["not ASCII", "long", "with a null"])

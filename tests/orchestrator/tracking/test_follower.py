@@ -84,8 +84,14 @@ def driver(uri: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[
 
 @pytest.mark.slow  # a process imports MLflow, and is started again
 def test_it_follows_the_log_and_is_started_again_if_it_dies(
-    follow: Callable[..., Follower], uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    follow: Callable[..., Follower],
+    uri: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "queue.py").write_text("raise RuntimeError('a module of the user, which no library means')")
+    monkeypatch.chdir(tmp_path)
     trial, sweep = entry(), SweepLog(tmp_path / "runs")
     assert Sent.read(SweepFolder(tmp_path / "runs"), uri).page is None
     sweep.start(trial)
