@@ -12,8 +12,11 @@ so a piece is fetched once.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,14 +137,22 @@ class LogPieces:
 
 
 def log_copy(sweep_id: str) -> Path:
-    """Returns where this machine's copy of a sweep's log is."""
-    return default_root() / "logs" / f"{sweep_id}{SUFFIX}"
+    """Returns where this machine's copy of a sweep's log is; where the cache cannot be written, it ends with this process."""
+    folder = default_root() / "logs"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    folder = folder if os.access(folder, os.W_OK) else Path(_passing_folder().name)
+    return folder / f"{sweep_id}{SUFFIX}"
+
+
+@cache
+def _passing_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="craft-logs-")
 
 
 def fetch_log(client: MlflowClient, run_id: str, sweep: str, sweep_id: str) -> Path:
     """Returns the copy of a sweep's log on this machine, with all that the store has of it."""
     copy = log_copy(sweep_id)
-    copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.with_suffix(".lock")):
         start = _complete(copy, client, run_id, sweep)
         try:

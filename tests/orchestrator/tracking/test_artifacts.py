@@ -57,6 +57,15 @@ def test_by_folder_by_name_and_without_the_folder(served: bool, uri: str, tmp_pa
         assert contents_of(find_sweep("demo", uri), tmp_path / "elsewhere") == expected
 
 
+def test_a_sweep_is_read_where_the_cache_cannot_be_written(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs" / "demo"
+    SweepLog(folder).start(entry(8))
+    mirror(folder, uri)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
+
+
 def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
