@@ -217,11 +217,13 @@ def _run(arguments: Sequence[str], start: Sequence[str]) -> int:
         if ended.code != NO:
             raise
         raise BrokenPipeError from None
-    except typer.Abort:  # a question was not answered
-        return STOPPED
+    except typer.Abort as stopped:  # a question was not answered
+        if not isinstance(stopped.__context__, EOFError):
+            return STOPPED
+        trouble: BaseException = ValueError("nobody is there to answer, so nothing was done; --yes answers the question")
     except typer.TyperException as error:  # typer's own words about a wrong call
         command, message = f"craft-sweeps {row.name}" if row else "craft-sweeps", error.format_message().rstrip(".")
-        trouble: BaseException = ValueError(f"{message}{'' if message.endswith('?') else '.'} See {command} --help.")
+        trouble = ValueError(f"{message}{'' if message.endswith('?') else '.'} See {command} --help.")
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno == ENOSPC:
             write_report("")  # raises if stdout is what is full

@@ -22,7 +22,7 @@ from craft.audit.audit import _Auditor
 from craft.audit.folder import Data
 from craft.audit.verdict import Answers
 from orchestrator.commands import run as commands_of_runs
-from orchestrator.commands.app import COMMANDS, LEFT, NO, STOPPED, WRONG, Row, build, main
+from orchestrator.commands.app import COMMANDS, LEFT, NO, WRONG, Row, build, main
 from orchestrator.record.events import SessionStarted
 from orchestrator.record.state import State
 from orchestrator.results.answer import Answer
@@ -188,7 +188,7 @@ def test_more_runs_what_the_answer_proposes(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(PastSweep, "answer", answer)
     monkeypatch.setattr(State, "again", AGAIN)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert main(["more", str(folder)]) == STOPPED, "the question has no answer"
+    assert "nothing was done; --yes answers the question" in cli("more", str(folder), status=WRONG).err
     file = read_folder(folder).sweep.model_dump(mode="json")
     write_log(folder, SessionStarted(sweep=file, configurations=1, trainings=1, manifest={"folder": str(tmp_path)}))
     assert f"is meant for {tmp_path}: run this there" in cli("more", str(folder), "--yes", status=WRONG).err
