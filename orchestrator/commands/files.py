@@ -99,8 +99,13 @@ def skill(to: Annotated[Path, typer.Option(metavar="DIR", help="The folder of an
     plain_screen().print(f"written: {file}")
 
 
+def _read(file: Path) -> bytes:
+    data = file.read_bytes()  # of a link that Git could not make: the path of its file
+    return (file.parent / data.decode()).read_bytes() if data.startswith(b"../") else data
+
+
 def _purpose(file: Path) -> str:
-    comments = [line[2:] for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    comments = [line[2:] for line in _read(file).decode().splitlines() if line.startswith("# ")]
     lines = [line for line in comments if not line.startswith("yaml-language-server")]
     return re.split(r"(?<=[.?!])\s", " ".join(lines))[0]
 
@@ -111,14 +116,14 @@ def _write(name: str, to: Path) -> Iterator[Path]:
         raise ValueError(
             f"no sweep {name!r} is shipped; there are {', '.join(sorted(file.stem for file in SHIPPED.glob('*.yaml')))}"
         )
-    text = source.read_text(encoding="utf-8")
+    text = _read(source).decode()
     # Its comments name the place that it has in the repository.
     text = re.sub(r"^# yaml-language-server.*\n", "", text)
     text = re.sub(rf"sweeps/(\w+/)?{name}\.yaml", lambda _: str(to / f"{name}.yaml"), text)
     files = {to / f"{name}.yaml": text.encode()}
     tasks = (yaml.safe_load(text).get("data") or {}).get("custom", {}).values()
     data_files = [task[key] for task in tasks for key in ("train", "validation") if key in task]
-    files |= {to / file: (SHIPPED / file).read_bytes() for file in data_files}
+    files |= {to / file: _read(SHIPPED / file) for file in data_files}
     for path in files:
         if path.exists():
             raise ValueError(f"{path} exists already; nothing is overwritten. Give another folder by --to")

@@ -21,6 +21,7 @@ import craft
 from craft.audit.audit import _Auditor
 from craft.audit.folder import Data
 from craft.audit.verdict import Answers
+from orchestrator.commands import files
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import COMMANDS, LEFT, NO, WRONG, Row, build, main
 from orchestrator.record.events import SessionStarted
@@ -163,6 +164,20 @@ def test_a_shipped_sweep_is_written_with_its_data_and_loads(name: str, here: Pat
     assert {path.name: path.read_bytes() for path in here.iterdir()} == before
     assert main(["new", name, "--to", r"a\d\1"]) == 0
     assert name == "fair" or rf"a\d\1/{name}.yaml" in (here / r"a\d\1" / f"{name}.yaml").read_text()
+
+
+def test_a_checkout_without_links_writes_the_files_that_they_name(
+    here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "package" / "shipped").mkdir(parents=True)
+    monkeypatch.setattr(files, "SHIPPED", here / "package" / "shipped")
+    sweep = "# What a sweep is for.\ndata: {custom: {t: {train: t.csv}}}\n"
+    for name, text in (("mine.yaml", sweep), ("t.csv", "text,label\n")):
+        (here / "package" / "shipped" / name).write_text(f"../../{name}")  # as Git writes a link
+        (here / name).write_text(text)
+    assert "What a sweep is for." in cli("new").out
+    assert cli("new", "mine", "--to", "own").out
+    assert [(here / "own" / name).read_text() for name in ("mine.yaml", "t.csv")] == [sweep, "text,label\n"]
 
 
 def test_more_runs_what_the_answer_proposes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
