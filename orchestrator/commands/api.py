@@ -12,6 +12,8 @@ reads the folder `runs/NAME` or the tracking store.
 
 from __future__ import annotations
 
+import html
+import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -201,7 +203,7 @@ class Result:
     def _repr_html_(self) -> str:
         columns = ["label", "score", "score_low", "score_high", "trainable_parameters", "on_front"]
         table = self.front[[name for name in columns if name in self.front]].to_html(index=False)
-        return f"{table}<pre>{self.answer.text}</pre>"
+        return f"{table}<pre>{html.escape(self.answer.text)}</pre>"
 
 
 def plan(sweep: SweepLike, *changes: str, resume: bool = False) -> SweepPlan:
@@ -304,7 +306,9 @@ def _file(sweep: SweepLike, storage: str | None = None, changes: Sequence[str] =
     if isinstance(sweep, Path) or (isinstance(sweep, str) and "\n" not in sweep):
         yield str(sweep)
         return
-    text = sweep if isinstance(sweep, str) else yaml.safe_dump(dict(sweep), sort_keys=False)
+    text = (
+        sweep if isinstance(sweep, str) else yaml.safe_dump(json.loads(json.dumps(dict(sweep), default=str)), sort_keys=False)
+    )
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "text.yaml"
         file.write_text(text, encoding="utf-8")

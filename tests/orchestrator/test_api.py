@@ -28,7 +28,8 @@ def test_a_dict_a_text_and_a_file_plan_the_same(tiny_bert: str, tmp_path: Path) 
     content = TINY | {"model": tiny_bert}
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(content))
-    plans = [plan(sweep) for sweep in (content, yaml.safe_dump(content), file, str(file))]
+    sweeps = content, content | {"model": Path(tiny_bert)}, yaml.safe_dump(content), file, str(file)
+    plans = [plan(sweep) for sweep in sweeps]
     first = plans[0].configurations
     assert len({tuple(each.configurations["configuration"]) for each in plans}) == 1
     assert first["label"].tolist() == ["LoRA r1, q v", "LoRA r2, q v", "Head alone"]
@@ -63,6 +64,12 @@ def test_a_result_has_the_numbers_of_the_files(tmp_path: Path) -> None:
     assert main(["take", str(tmp_path / "runs" / "two"), "--pick", "LoRA r2", "--to", str(tmp_path / "taken")]) == 0
     for file in ("run.json", "adapter_config.json"):
         assert (folder / file).read_bytes() == (tmp_path / "taken" / file).read_bytes()
+
+
+def test_a_notebook_shows_a_label_as_text(tmp_path: Path) -> None:
+    result = open_sweep(record(tmp_path / "runs" / "one", {"<b>r1</b>": (100, over_seeds(81.5, 79))}))
+    assert "<b>" in result.answer.text
+    assert "<b>" not in result._repr_html_()
 
 
 def test_a_text_replaces_no_file_but_that_of_its_own_sweep(here: Path) -> None:
