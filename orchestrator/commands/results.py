@@ -93,6 +93,8 @@ def compare(
 
     first_record, second_record = (find_sweep(name, tracking_uri, storage) for name in (first, second))
     compared = compare_sweeps(first_record, second_record, configuration_a, configuration_b, metric)
+    if rows is not None:
+        rows.parent.mkdir(parents=True, exist_ok=True)
     show_comparison(compared, plain_screen(quiet=as_json), rows)
     if as_json:
         write_report(compared.to_json())

@@ -161,9 +161,9 @@ def test_rows_that_differ_are_named_and_written(tmp_path: Path, compare: Cli) ->
         ]
         write_predictions(adapter.parent / "predictions" / "reported.jsonl.gz", lines)
         record(tmp_path / name, {"LoRA r1": (1, over_seeds(75, 75))}, adapter=adapter)
-    said = compare("a", "b", "--rows", str(tmp_path / "rows.csv")).out
+    said = compare("a", "b", "--rows", str(tmp_path / "new" / "rows.csv")).out
     assert "toy/sentiment: 2 of 4 rows differ; LoRA r1 (a) is better on rows 9, 31." in said
-    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "new" / "rows.csv").open()))
     assert [(row["row"], row["LoRA r1 (a)"], row["LoRA r1 (b)"], row["text"]) for row in rows] == [
         ("9", "x", "y", "sure"),
         ("31", "x", "y", "sure"),
