@@ -136,7 +136,7 @@ def take(
     honest. `answer`, `knee` and `enough` are rows of the table, which shows reported scores. Under the customary protocol,
     where the search saw the reported split, the seed with the middle score is taken.
 
-    Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
+    Exit status: 0 written; 1 no such trial has finished; 2 the call is wrong, or the adapter is gone.
     """
     from orchestrator.adapters.model_card import CARD_FILE
     from orchestrator.adapters.taking import how_to_load, register_adapters, take_adapters, take_report
@@ -183,7 +183,7 @@ def cut(
     The adapters of all its tasks and seeds are cut. Nothing is trained and no data are needed. To train cut adapters further
     and score them, give `sizes` in the sweep file and run it with --resume.
 
-    Exit status: 0 written; 1 the sweep has no such adapter; 2 the call is wrong.
+    Exit status: 0 written; 1 no such trial has finished; 2 the call is wrong, or the adapter is gone.
     """
     from orchestrator.adapters.taking import CutReport, cut_adapters
     from orchestrator.results.metrics import amount, full_label

@@ -109,7 +109,7 @@ Pick = Annotated[
     str,
     typer.Option(
         metavar="RULE|CONFIGURATION",
-        help="Which configuration: a rule, a label or an id; see below.",
+        help="Which configuration: a label, an id or a rule, such as answer, enough, knee, best, under:70000.",
         autocompletion=_picks,
     ),
 ]

@@ -152,7 +152,7 @@ def check(
 ) -> int:
     """Check that a sweep can run to its end.
 
-    Give it the options of the run. Nothing is trained.
+    Give it those options of the run that name file, place and cluster. Nothing is trained.
 
     Exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong.
     """
