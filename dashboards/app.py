@@ -19,7 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 
-from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_script, safe_spec, state_of, view_of
+from dashboards.page import LIVE_POLICY, STATIC, as_json, explain, live_page, plotly_script, state_of, view_of
 from dashboards.panels import PANELS, View
 from dashboards.store import Feed, Store, SweepEntry
 
@@ -38,7 +38,7 @@ class Sweeps:
         self._listed = float("-inf")
         self._lock = threading.Lock()
         self._view = lru_cache(maxsize=4)(lambda revision, feeds: view_of(store, feeds))
-        self.spec = lru_cache(maxsize=4 * len(PANELS))(lambda name, view: as_json(safe_spec(PANELS[name], view)))
+        self.spec = lru_cache(maxsize=4 * len(PANELS))(lambda name, view: as_json(PANELS[name].draw(view)))
 
     def entries(self) -> list[SweepEntry]:
         """Returns the sweeps in the store, at most a few seconds old."""
@@ -74,7 +74,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
     app = FastAPI(title="CRAFT sweeps", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(ValueError)
-    def explain(request: Request, error: ValueError) -> JSONResponse:
+    def refuse(request: Request, error: ValueError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=404)
 
     @app.middleware("http")
@@ -112,7 +112,10 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
         if name not in PANELS:
             raise ValueError(f"there is no panel {name!r}; there are {', '.join(PANELS)}")
         _, revision, view = sweeps.view(names)
-        return _answer(request, [revision, *view.names], lambda: sweeps.spec(name, view))
+        try:
+            return _answer(request, [revision, *view.names], lambda: sweeps.spec(name, view))
+        except Exception as error:  # not kept, and without an ETag: the store may be back when the panel is asked for again
+            return Response(as_json(explain(PANELS[name], error)), media_type="application/json")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)

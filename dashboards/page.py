@@ -79,9 +79,14 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
     try:
         return panel.draw(view)
     except Exception as error:  # whatever a store holds, the rest of the page must stand
-        reason = redact(f"{type(error).__name__}: {error}")
-        log.warning("the panel %s cannot be drawn: %s", panel.name, reason)
-        return {"empty": f"This panel could not be drawn: {reason}"}
+        return explain(panel, error)
+
+
+def explain(panel: Panel, error: Exception) -> dict[str, Any]:
+    """Returns the spec in place of a panel that raised an error."""
+    reason = redact(f"{type(error).__name__}: {error}")
+    log.warning("the panel %s cannot be drawn: %s", panel.name, reason)
+    return {"empty": f"This panel could not be drawn: {reason}"}
 
 
 def everything(store: Store, name: str) -> dict[str, Any]:

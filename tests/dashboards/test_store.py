@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from starlette.requests import Request
 
 from craft.scoring.predictions import write_predictions
-from dashboards.app import Sweeps
+from dashboards.app import Sweeps, make_app
 from dashboards.frames import TrialRow
 from dashboards.page import everything, safe_spec, state_of, view_of
-from dashboards.panels import Panel, View
+from dashboards.panels import PANELS, Panel, View
 from dashboards.panels.base import Plain
 from dashboards.store import Store
 from orchestrator.plan.trial import TrialResult
@@ -135,6 +136,24 @@ def test_neither_links_nor_a_panel_that_fails_show_a_password(caplog: pytest.Log
     spec = safe_spec(Panel("x", "X", "", "", draw), View([]))
     assert spec["empty"].endswith("OSError: no answer from https://***@front/api")
     assert "opensesame" not in caplog.text
+
+
+def test_a_panel_that_failed_once_is_drawn_when_it_is_asked_for_again(
+    store_at: StoreAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = iter([OSError("the artifacts are away"), {"empty": "drawn"}])
+
+    def draw(view: View) -> Plain:
+        if isinstance(answer := next(draws), OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setitem(PANELS, "mistakes", Panel("mistakes", "X", "", "", draw))
+    app = make_app(store_at("ranks", [FakeSession(), *configuration("aaaaaaaaaa")]))
+    panel = next(route.endpoint for route in app.routes if getattr(route, "path", "") == "/api/panel/{name}")
+    answers = [panel(Request({"type": "http", "headers": []}), "mistakes", []) for _ in range(3)]
+    assert [b"drawn:" in answer.body for answer in answers] == [True, False, False], "what was drawn is kept"
+    assert ["ETag" in answer.headers for answer in answers] == [False, True, True]
 
 
 def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: StoreAt, tmp_path: Path) -> None:
