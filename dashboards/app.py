@@ -55,7 +55,7 @@ class Sweeps:
         for feed in feeds:
             feed.look(self.every_s)
         with self._lock:
-            revision = ",".join(f"{feed.run.info.run_id}:{feed.revision}" for feed in feeds)
+            revision = ",".join(f"{feed.run.info.run_id}:{feed.revision}:{feed.frames.is_lost}" for feed in feeds)
             return feeds, revision, self._view(revision, feeds)
 
     def pace(self, feeds: Sequence[Feed]) -> str:

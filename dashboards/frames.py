@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.configuration import flatten
-from orchestrator.record.events import Refused
+from orchestrator.record.events import Refused, SessionEnded
 from orchestrator.record.state import Entry, State, by_configuration
 from orchestrator.results.answer import Answer, find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.metrics import flat_cells
 from orchestrator.results.summary import Summary, status_of
-from orchestrator.review.progress import Progress, progress
+from orchestrator.review.progress import Progress, is_running, progress
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
 
 
@@ -93,6 +93,17 @@ class Frames:
         return progress(self.state, time.time())
 
     @property
+    def is_lost(self) -> bool:
+        """Whether its driver is gone without an end, as far as its log says that."""
+        return self.state.started is not None and self.state.ended is None and not is_running(self.state, time.time())
+
+    @property
+    def present(self) -> State:
+        """The state at this moment: of a lost sweep nothing runs, as after an end."""
+        end = SessionEnded(status="interrupted", time=self.progress().updated or 0.0)
+        return self.state.after(end) if self.is_lost else self.state
+
+    @property
     def folder(self) -> str:
         """The folder in which the sweep was started, and in which the page's commands work; empty if it is not known."""
         return str(self.state.started.manifest.get("folder", "")) if self.state.started is not None else ""
@@ -121,13 +132,14 @@ class Frames:
 
     def rows(self, prefix: str = "") -> list[Row]:
         """Returns a row for each of `summaries`; `prefix` stands in front of the ids."""
-        trials, is_open = by_configuration(self.state.requested), self.state.ended is None
+        state = self.present
+        trials, is_open = by_configuration(state.requested), state.ended is None
         states = {name: status_of(summary, trials[name], is_open) for name, summary in self.summaries.items() if name in trials}
         return [Row(prefix + name, self, states.get(name, "infeasible"), row) for name, row in self.summaries.items()]
 
     def trials(self, prefix: str = "") -> list[TrialRow]:
         """Returns a row for each trial that has begun."""
-        begun = [entry for entry in self.state.requested if entry.begun]
+        begun = [entry for entry in self.present.requested if entry.begun]
         return [TrialRow(prefix + entry.trial.configuration, self, entry) for entry in begun]
 
 

@@ -50,8 +50,10 @@ def state_of(entries: Sequence[SweepEntry], view: View, troubles: Sequence[str] 
     parts = [", ".join([now.counts, *{"running": now.times, "lost": [PHASES["lost"]]}.get(now.phase, [])]) for now in reports]
     if len(parts) > 1:
         parts = [f"{name}: {part}" for name, part in zip(view.names, parts, strict=True)]
+    lost = {frame.name for frame in view.sweeps if frame.is_lost}
+    statuses = {entry.name: "interrupted" if entry.name in lost else entry.status for entry in entries}
     return {
-        "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in view.names} for entry in entries],
+        "sweeps": [{"name": name, "status": status, "shown": name in view.names} for name, status in statuses.items()],
         "running": any(now.phase == "running" for now in reports),
         "status": " · ".join([*filter(None, troubles)] or parts),
         "answers": [
@@ -105,7 +107,7 @@ def everything_in(file: Path) -> dict[str, Any]:
 def _exported(entry: SweepEntry, view: View, source: str) -> dict[str, Any]:
     moment = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     state = state_of([entry], view, [], f"Exported {moment} {source}. This file needs no network.")
-    state["status"] = f"{entry.status} · {state['status']}"
+    state["status"] = f"{state['sweeps'][0]['status']} · {state['status']}"
     return {"state": state, "specs": {row.name: safe_spec(row, view) for row in PANELS.values()}}
 
 
