@@ -25,6 +25,7 @@ from dashboards.frames import Frames
 from dashboards.panels import PANELS, SECTIONS, Panel, View
 from dashboards.store import Feed, Store, SweepEntry
 from orchestrator.review.progress import PHASES, describe_running, is_running
+from orchestrator.review.run_columns import Unclear
 from orchestrator.review.run_table import read_table
 from orchestrator.tools.secrets import redact
 
@@ -100,7 +101,11 @@ def everything(store: Store, name: str) -> dict[str, Any]:
 
 def everything_in(file: Path) -> dict[str, Any]:
     """Returns the data of one exported file on somebody's table of trainings."""
-    view = View([Frames(file.name, read_table(file).record.state)])
+    try:
+        table = read_table(file)
+    except Unclear as error:
+        raise ValueError(f"{error}\n`page` has no options for that: rename the columns, until `judge` needs none") from error
+    view = View([Frames(file.name, table.record.state)])
     return _exported(SweepEntry(file.name, "finished"), view, f"from {file}")
 
 

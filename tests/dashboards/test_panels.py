@@ -80,6 +80,9 @@ def test_a_table_of_trainings_is_a_page(sizes: dict[str, str], tmp_path: Path) -
     columns = {column["label"]: column["values"] for column in content["specs"]["table"]["table"]["columns"]}
     assert (columns["Configuration"], columns.get("# Params")) == (["b", "a"], [99, 10] if sizes else None)
     assert not any(said in content["specs"]["front"]["help"] for said in ("has 0 parameters", "no rows for unknown"))
+    (tmp_path / "runs.csv").write_text("configuration,accuracy\na,80\na,81\n")
+    with pytest.raises(ValueError, match="`page` has no options for that: rename the columns"):
+        everything_in(tmp_path / "runs.csv")
 
 
 def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:
