@@ -256,8 +256,9 @@ def show_unsent(unsent: Lacks, folder: Path, console: Console) -> None:
 
 
 def show_rest(outcome: SweepOutcome, console: Console) -> None:
-    say, unfinished, again = partial(console.print, markup=False, soft_wrap=True), len(outcome.left), outcome.state.again
-    if unfinished:
+    say, again, entries = partial(console.print, markup=False, soft_wrap=True), outcome.state.again, outcome.state.requested
+    lost = {entry.trial.training for entry in entries if entry.result and not entry.result.settled}
+    if unfinished := len(lost.union(entry.key for entry in outcome.left)):
         say(f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}")
     elif outcome.open:
         say(f"the searcher has more to propose; continue with: {again}")

@@ -129,7 +129,8 @@ def _find(summaries: Sequence[Summary], state: State) -> Answer:
     complete = complete_among(summaries)
     incomplete = [summary for summary in summaries if not summary.complete]
     # What people stopped, or what failed for good, is not continued by the command.
-    unfinished = any(not entry.ended for entry in state.requested) or any(may_score(row, state) for row in incomplete)
+    unfinished = any(not (entry.ended and entry.result and entry.result.settled) for entry in state.requested)
+    unfinished = unfinished or any(may_score(row, state) for row in incomplete)
     rest = ("Next: finish the sweep:", state.again) if unfinished and state.again else ("", "")
     if state.sweep.objectives.get("score") != "maximize":
         return Answer("no score", "", "", None, "No answer: the score is no objective of this sweep.", "", *rest)

@@ -216,7 +216,7 @@ def _summary(every: list[Entry], entries: list[Entry], tuning: Tuning) -> Summar
         scores=scores,
         planned=len(entries),
         finished=len(finished),
-        failed=sum(result.status == "failed" for _, result in ended),
+        failed=sum(result.status == "failed" and (entry.ended or result.settled) for entry, result in ended),
         stopped=sum(result.status == "stopped" for _, result in ended),
         seeds=metrics["score"].n if "score" in metrics else 0,
         protocol=first.protocol,

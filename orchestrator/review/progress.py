@@ -357,7 +357,7 @@ def _running(entry: Entry, now: float) -> RunningPart:
 
 def _failure(entry: Entry, state: State) -> TrialResult | None:
     """Returns the result of a trial that has failed; None for a cut that failed with its training."""
-    result, training = entry.failed, state.training_of(entry.trial)
+    result, training = entry.failed if entry.ended else None, state.training_of(entry.trial)
     by_training = result and training is not entry and training.result and training.result.error == result.error
     return None if by_training else result
 

@@ -19,6 +19,7 @@ from orchestrator.record.events import Paused, Refused, Underway
 from orchestrator.record.folder import Holder, SweepFolder, _read_start, holder_of, one_driver
 from orchestrator.record.log import read_state
 from orchestrator.results.answer import answer_of
+from orchestrator.results.summary import summarize_entries
 from orchestrator.review import progress
 from orchestrator.review.front_report import front_report
 from orchestrator.review.past_sweep import read_folder
@@ -49,6 +50,13 @@ def failed(log: SweepLog) -> None:
     log.end(A, "failed", error="the loss is not finite\nat step 12")
     for trial in (B, CUT):
         log.end(trial, "failed", error="its machine is gone", retryable=True)
+
+
+def again(log: SweepLog) -> None:
+    failed(log)
+    log.close("failed")
+    started(log)
+    log.run(B)
 
 
 def stopped(log: SweepLog) -> None:
@@ -109,9 +117,13 @@ CASES: dict[str, Case] = {
         ended("failed", failed), None,
         {"phase": "failed", "trainings.failed": 2, "trials.failed": 3,  # a cut fails with its training
          "failed.0.trial": A.key, "failed.0.reason": "the loss is not finite\nat step 12", "failed.0.retryable": False,
-         "failed.1.trial": B.key, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0},
+         "failed.1.trial": B.key, "failed.1.retryable": True, "ended.status": "failed", "ended.seconds": 60.0,
+         "answer.kind": "unfinished", "answer.command": AGAIN},
         ["failed: 6·8·8 qv lr 3e-4 · toy/sentiment · seed 0: the loss is not finite\n",
          "its machine is gone (the next session runs it again)", f"{AGAIN} --retry-failed"],
+    ),
+    "failed, and run again": (
+        again, HERE, {"phase": "running", "trainings.failed": 1, "failed.0.trial": A.key, "failed.0.retryable": False}, [],
     ),
     "interrupted": (ended("interrupted", running), None, {"phase": "interrupted", "trainings.waiting": 3, "running": []}, []),
     "resumed": (
@@ -132,10 +144,12 @@ def test_each_phase_has_its_numbers_and_lines(tmp_path: Path, name: str) -> None
     write, holder, expected, lines = CASES[name]
     log = SweepLog(tmp_path / "demo")
     write(log)
-    report = progress_of(read_state(tmp_path / "demo" / "log.jsonl"), tmp_path / "demo", holder, NOW)
+    state = read_state(tmp_path / "demo" / "log.jsonl")
+    report = progress_of(state, tmp_path / "demo", holder, NOW)
     fields = checked(report)
     if name != "empty" and holder is not HERE and holder is not AWAY:
         assert checked(front_report(read_folder(tmp_path / "demo")))["answer"] == fields["answer"]
+    assert sum(row.failed for row in summarize_entries(state.requested)) == fields["trials"]["failed"]
     assert {path: value(fields, path) for path in expected} == expected
     assert len(fields["failed"]) == fields["trainings"]["failed"]
     shown = printed(report.show)

@@ -242,7 +242,8 @@ def test_an_adapter_is_offered_if_one_is_above_random_guessing(
     assert ("1 s: training 75 %, scoring 25 %" in screen) == offered
 
 
-def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_command_to_continue_is_there_before_the_store_is_waited_for(lost: bool) -> None:
     screen, seen = io.StringIO(), list[str]()
 
     class Away:
@@ -255,6 +256,7 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for() -> No
         SessionStarted(sweep={}, configurations=1, trainings=1, again=again),
         Wanted(keys=["k"], trials=[Trial("k", "c", "LoRA", "lora", "glue/rte", 0, "honest", {})]),
     ]
+    log += [Ended(result=TrialResult("k", "failed", error="its machine is gone", retryable=True))] if lost else []
     outcome = SweepOutcome(fold(log), 1.0)
     console = Console(file=screen, width=200)
     assert not session._is_shipped(Away(), 60.0, outcome, console)  # type: ignore[arg-type]
