@@ -86,7 +86,7 @@ def has_server(uri: str) -> bool:
     return uri.startswith(("http", DATABRICKS))
 
 
-REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 
 
@@ -299,8 +299,13 @@ def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bo
                 open_experiment(uri, sweep, experiment)
             name, end = (present.name, "restored") if present else (experiment or sweep, "made")
             return f"answers; the experiment {name!r} will be {end}"
+        where = urlparse(present.artifact_location or "").scheme or "a local folder"
+        if where == "mlflow-artifacts" and not has_server(uri):
+            raise TrackingError(
+                f"artifacts of the experiment {present.name!r} go by the server that made it: give --tracking-uri of that "
+                "server, or another experiment (tracking.experiment in the sweep file)"
+            )
         _try_writing(client, present, uri)
-    where = urlparse(present.artifact_location or "").scheme or "a local folder"
     return f"takes writes to the experiment {present.name!r}; artifacts go by {where}"
 
 

@@ -122,6 +122,12 @@ def test_check_leaves_nothing_in_the_store(uri: str) -> None:
         assert everything() == before
 
 
+def test_an_experiment_of_a_server_is_used_by_its_server(uri: str) -> None:
+    MlflowClient(uri).create_experiment("team", artifact_location="mlflow-artifacts:/1")
+    with pytest.raises(TrackingError, match="'team' go by the server that made it: give --tracking-uri of that server"):
+        check_store(uri, "demo", "team")
+
+
 def test_a_deleted_experiment_is_restored_by_the_sweep(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MlflowClient(uri)
     number = client.create_experiment("team")
