@@ -39,8 +39,8 @@ def keep_artifacts_near(file: Path) -> None:
     with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=60)) as store, store:
         places = {url2pathname(urlparse(place).path) for (place,) in store.execute("SELECT artifact_location FROM experiments")}
         for old in {Path(place).parent for place in places}:
-            if old.name != ARTIFACTS or old == home:
-                continue
+            if old.name != ARTIFACTS or old == home or (old.exists() and not (old.parent / file.name).exists()):
+                continue  # the last is the place of somebody else, and no store was moved from there
             columns = ARTIFACT_COLUMNS if home.exists() or not old.exists() else ARTIFACT_COLUMNS[:1]
             old_prefix, new_prefix = f"{old.as_uri()}/", f"{home.as_uri()}/"
             for table, column in columns:

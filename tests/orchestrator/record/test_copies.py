@@ -25,6 +25,7 @@ from orchestrator.record.resume import check_data, contradictions, has_moved, re
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tracking.client import open_store
 from orchestrator.tracking.reader import StoreReader
 from tests.orchestrator.driven import driving, outcomes, run_some, start_next
 from tests.orchestrator.logged import SweepLog, entry, mirror
@@ -111,6 +112,12 @@ def test_artifacts_of_a_copied_store_are_those_of_the_copy(empty_store: Path, tm
         if str(moved) in run.info.artifact_uri
     }
     assert weights == {"learnt", "of the copy"}
+
+
+def test_artifacts_in_a_folder_that_no_store_has_left_stay_there(uri: str, tmp_path: Path) -> None:
+    (shared := tmp_path / "shared" / "mlartifacts").mkdir(parents=True)
+    MlflowClient(uri).create_experiment("team", artifact_location=f"{shared.as_uri()}/team")
+    assert open_store(uri).get_experiment_by_name("team").artifact_location == f"{shared.as_uri()}/team"
 
 
 def test_an_experiment_that_was_renamed_keeps_its_sweep(uri: str, tmp_path: Path) -> None:
