@@ -165,6 +165,7 @@ class Mirror:
             if tries is not None and place[0] in KINDS:  # the store may have done a request whose answer was lost
                 store.look_again(place)
             failed = send()
+            self._aside.discard((place,))
         except Exception as error:  # stores, their drivers and the network have errors of their own
             run, failed = store.runs.get(place) or self.sweep_run, [((place,), error)]
             self._dirty[place] = tries or 0  # of a store that is away, too: it may have done a part

@@ -119,7 +119,8 @@ def count_events(record: Path, offset: int) -> int:
 
 def describe_refused(number: int) -> str:
     """Returns that a store refused so many values; the process that sent them has said why."""
-    return f"the store refused {number} {plural(number, 'value')}: the messages above say why, and sending again does not help"
+    values = f"{number} {plural(number, 'value')}"
+    return f"the store refused {values}: messages above or in sweep.log say why; craft-sweeps replay offers them again"
 
 
 def pause(failures: int) -> float:

@@ -267,7 +267,7 @@ def test_the_command_to_continue_is_there_before_the_store_is_waited_for(lost: b
     unsent = printed(lambda console: show_unsent(Lacks(1), Path("my runs/x"), console))
     assert unsent.endswith("craft-sweeps replay 'my runs/x'\n")
     refused = printed(lambda console: show_unsent(Lacks(0, 2), Path("runs/x"), console))
-    assert refused.startswith("the store refused 2 values"), "a replay is not advised"
+    assert refused.startswith("the store refused 2 values: messages above or in sweep.log say why")
 
 
 SAME_REASON = [f"model m: no room on /scratch/{'ab'[number % 2]}/{number}" for number in range(ENOUGH)]

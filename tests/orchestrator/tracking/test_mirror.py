@@ -252,6 +252,25 @@ def test_a_store_that_takes_no_data_sets_holds_up_nothing_else(uri: str, tmp_pat
     assert copy.refused == 1
 
 
+def test_what_was_set_aside_as_a_whole_is_refused_no_more_once_it_arrives(uri: str, tmp_path: Path, requests: Requests) -> None:
+    sweep, copy = SweepLog(tmp_path), Mirror(tmp_path, uri)
+    sweep.start(trial := entry())
+    sweep.train(trial)
+    refused = list[int]()
+    for code in ("BAD_REQUEST", "INVALID_PARAMETER_VALUE", ""):  # MLflow calls most errors of its database a bad request
+
+        def refuse(name: str, _: Any, code: str = code) -> None:
+            if code and name == "set_experiment_tag":
+                raise MlflowException("not now", getattr(databricks_pb2, code))
+
+        requests.before = refuse
+        copy.step()
+        refused.append(copy.refused)
+    sweep.close()
+    copy.step()
+    assert [*refused, copy.refused] == [0, 1, 1, 0]
+
+
 def delete_all(uri: str) -> None:
     for run in runs(uri).values():
         MlflowClient(uri).delete_run(run.info.run_id)
