@@ -165,28 +165,31 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     first; less than a pass asks for more steps before more seeds."""
     names = {row.trained for row in complete if row.configuration == reply.best}
     trained = [entry for entry in state.trainings if entry.trial.configuration in names and entry.finished and entry.report]
-    results = [entry.result for entry in trained if entry.result is not None and entry.result.steps]
-    passes = min((entry.report.epoch for entry in trained if entry.report is not None), default=math.inf)
+    passes, task = min(((epoch, entry.trial.task) for entry in trained if (epoch := _passes(entry))), default=(math.inf, ""))
     rising = bool(trained) and all(_still_rose(entry) for entry in trained)
-    if not results or not (passes < 1 or rising):
+    if not (passes < 1 or rising):
         return reply
-    how = f"trained for {passes:.1f} of a pass over its rows" if passes < 1 else ""
+    rows = "its rows" if len(state.sweep.task_names) == 1 else f"the rows of {task}"
+    how = f"trained for {passes:.2g} of a pass over {rows}" if passes < 1 else ""
     how = " and ".join(filter(None, (how, "still rose at its last step" if rising else "")))
     reply = replace(reply, verdict=f"The best {how}, so more steps may change this. {reply.verdict}")
     if passes >= 1:
         return reply
-    most = math.ceil(PASSES * max(result.steps for result in results) / passes)
-    sweep, every = state.sweep, sum(entry.result.seconds for entry in state.trainings if entry.result is not None)
-    longer: dict[str, Any] = {"training.epochs": PASSES} if sweep.training.max_steps is None else {"training.max_steps": most}
+    sweep, longer = state.sweep, dict[str, Any]({"training.epochs": PASSES})
     if (limit := sweep.budget.wall_clock_seconds) is not None:
         longer["budget.wall_clock"] = f"{math.ceil(PASSES / passes * limit)}s"
-    time = describe_price(PASSES / passes * every / state.pace)
-    proposal = f"Next: train for {PASSES} passes, in a sweep of its own{time}:"
+    ended = [(entry.result.seconds, epoch) for entry in state.trainings if entry.result and (epoch := _passes(entry))]
+    seconds = sum(PASSES / epoch * seconds for seconds, epoch in ended)
+    proposal = f"Next: train for {PASSES} passes, in a sweep of its own{describe_price(seconds / state.pace)}:"
     layers: list[Mapping[str, Any]] = [*sweep.task_training.values()]
     layers += [layer for block in sweep.blocks for layer in (block.dimensions, *block.task_training.values())]
     of_their_own = any({"epochs", "max_steps"} & layer.keys() for layer in layers)  # which `training` does not change
     changes = {} if of_their_own else {"name": f"{sweep.name}-longer", **longer}
     return _proposing(replace(reply, p_decides=None), proposal, changes, state)
+
+
+def _passes(entry: Entry) -> float:
+    return entry.report.epoch if entry.report is not None else 0.0
 
 
 def _still_rose(entry: Entry) -> bool:

@@ -293,7 +293,7 @@ def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds()
 @pytest.mark.parametrize(
     ("epoch", "best_step", "max_steps", "verdict", "changes", "select"),
     [
-        (0.6, 40, 60, "The best trained for 0.6 of a pass over its rows, so", {"training.max_steps": 300}, "best"),
+        (0.6, 40, 60, "The best trained for 0.6 of a pass over the rows of toy/sentiment, so", {"training.epochs": 3}, "best"),
         (0.6, 60, None, "The best trained for 0.6 of a pass over its rows and ", {"training.epochs": 3}, "best"),
         (3.0, 60, None, "The best still rose at its last step", {}, "best"),
         (3.0, 60, None, "Enough: ", {}, "last"),  # which is the last step, however the score ran
@@ -308,13 +308,14 @@ def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
     monkeypatch.setattr(State, "pace", 1.0)
     training, chosen = {"max_steps": max_steps} if max_steps else {}, {"evaluate_every": 0.2, "select": select}
     own = {"task_training": {"toy/sentiment": {"max_steps": 60}}} if max_steps == 0 else {}
-    file = {"seeds": [0, 1, 2], "training": training, "budget": {"wall_clock": "10min"}, **own}
+    tasks = {"toy/sentiment": epoch} | ({"toy/paraphrase": 10 * epoch} if max_steps == 60 else {})
+    file = {"seeds": [0, 1, 2], "tasks": [*tasks], "training": training, "budget": {"wall_clock": "10min"}, **own}
     state, keys = state_of(file), list[str]()
     for row in STEEP:
-        for (task, seed), score in row.scores.items():
+        for task, ((_, seed), score) in itertools.product(tasks, row.scores.items()):
             metrics, facts = {"score": score, "search_score": score}, {"best_step": best_step}
             one = entry(row.label, metrics, task=task, seed=seed, counts=row.counts, facts=facts, **chosen)
-            report = Reported(key=one.key, rows=[{"step": 60, "search_score": score}], epoch=epoch, total_steps=60)
+            report = Reported(key=one.key, rows=[{"step": 60, "search_score": score}], epoch=tasks[task], total_steps=60)
             ended = Ended(result=replace(one.result, steps=60, seconds=30.0))
             keys.append(one.key)
             state = fold([Wanted(keys=[*keys], trials=[one.trial]), report, ended], state)
@@ -322,6 +323,7 @@ def test_what_trained_too_little_says_so_before_it_speaks_of_seeds(
     assert answer.verdict.startswith(verdict), answer.verdict
     longer = {"name": "s-longer", **changes, "budget.wall_clock": "3000s"}
     assert answer.changes == longer if changes else "name" not in answer.changes
-    if epoch < 1:  # nine trainings of 30 s, for five times as many passes
-        assert answer.proposal.startswith("Next: train for 3 passes, in a sweep of its own (about 22 min)")
+    if epoch < 1:  # nine trainings of 30 s, for five times as many passes; those of a second task for half as many
+        minutes = 22 if len(tasks) == 1 else 25
+        assert answer.proposal.startswith(f"Next: train for 3 passes, in a sweep of its own (about {minutes} min)")
         assert bool(answer.command) == bool(changes)
