@@ -26,12 +26,12 @@ from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_
 from orchestrator.results.probabilities import find_falls
 from orchestrator.results.proposal import (
     Settings,
-    combinations,
     describe_step,
     other_rates,
     rate_end,
     settings_of,
     takes,
+    trainings_of,
     within_budget,
 )
 from orchestrator.results.step import LIKELY, Step, describe_price, other_sizes, seconds_of_seed, steps
@@ -279,7 +279,7 @@ def _proposing_rates(reply: Answer, chosen: Summary, settings: Settings, complet
     if not settings:
         return reply
     trainings = 2 * chosen.score.n
-    seconds = trainings * combinations(settings, state.sweep) * seconds_of_seed([chosen.trained], complete)
+    seconds = trainings_of(settings, state.sweep, trainings) * seconds_of_seed([chosen.trained], complete)
     proposal = f"Next: run a lower and a higher rate of {full_label(chosen)}{describe_price(seconds / state.pace)}:"
     return _proposing(reply, proposal, within_budget(settings, trainings, state), state)
 

@@ -33,7 +33,8 @@ Settings = Mapping[str, Any]
 def describe_step(step: Step, complete: Sequence[Summary], state: State) -> str:
     """Returns a step as a sentence's beginning, with its time."""
     settings = settings_of(step, complete, state)
-    time = describe_price(step.seconds * combinations(settings, state.sweep) / state.pace)
+    trainings = trainings_of(settings, state.sweep, step.trainings)
+    time = describe_price(step.seconds * trainings / step.trainings / state.pace)
     if step.kind != "seeds":
         base = next(row for row in complete if row.configuration == step.configurations[0])
         return f"run a {step.kind} size of {full_label(base)}{time}"
@@ -58,15 +59,17 @@ def settings_of(step: Step, complete: Sequence[Summary], state: State) -> Settin
     return within_budget(settings, step.trainings, state)
 
 
-def combinations(settings: Settings, sweep: Sweep) -> int:
-    """Returns how many configurations a new value of a method block is for: one for each combination of its other values."""
+def trainings_of(settings: Settings, sweep: Sweep, each: int) -> int:
+    """Returns how many trainings the settings add on a task if each new configuration gets `each`: a new value of a method
+    block makes one for each combination of its other values, and all are tuned first unless it is a value of what is tuned."""
     key = next((key for key in settings if key.startswith("space.")), None)
     if key is None:
-        return 1
+        return each
     _, place, name = key.split(".", 2)
-    left_out = {name, *sweep.tuned_settings}
-    dimensions = sweep.blocks[int(place)].dimensions.items()
-    return math.prod(len(dimension.ends) for other, dimension in dimensions if other not in left_out)
+    counts = {other: len(row.ends) for other, row in sweep.blocks[int(place)].dimensions.items() if other != name}
+    candidates = math.prod(counts.pop(other, 1) for other in sweep.tuned_settings)
+    tuning = candidates * len(sweep.seeds) if candidates > 1 and name not in sweep.tuned_settings else 0
+    return math.prod(counts.values()) * (each + tuning)
 
 
 def within_budget(settings: Settings, trainings: int, state: State) -> Settings:
@@ -85,7 +88,7 @@ def within_budget(settings: Settings, trainings: int, state: State) -> Settings:
     planned = limit if sweep.tunes else len(state.trainings)
     return {
         **settings,
-        "budget.trials": max(planned + trainings * combinations(settings, sweep) * len(sweep.task_names), limit),
+        "budget.trials": max(planned + trainings_of(settings, sweep, trainings) * len(sweep.task_names), limit),
     }
 
 
@@ -170,7 +173,7 @@ def other_rates(summary: Summary, sweep: Sweep) -> tuple[str, Settings]:
     step = (ordered[-1] / ordered[0]) ** (1 / (len(ordered) - 1)) if len(ordered) > 1 else 3.0
     new, tried = [_round(ordered[0] / step), _round(ordered[-1] * step)], ", ".join(f"{rate:g}" for rate in ordered)
     settings = {f"space.{place}.{RATE}": {"values": [*rates, *new]}}
-    if RATE not in block and sweep.training.learning_rate is None and combinations(settings, sweep) > 1:
+    if RATE not in block and sweep.training.learning_rate is None and trainings_of(settings, sweep, 1) > 1:
         return tried, {}  # the others have rates of their own, which these would replace
     return tried, settings
 

