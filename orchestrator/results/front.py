@@ -20,7 +20,7 @@ from orchestrator.record.state import State
 from orchestrator.results.intervals import by_seed, compare, suite_interval
 from orchestrator.results.metrics import EXPECTED, NORMALIZED, P_ENOUGH, P_FRONT, SIZE, column_of
 from orchestrator.results.probabilities import with_probabilities
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.summary import Summary, score_step, summarize_entries
 from orchestrator.sweepfile.settings import Direction, Enough, Objectives
 
 Points = NDArray[np.float64]
@@ -81,7 +81,8 @@ def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
 
 def _better(summary: Summary, control: Summary, task: str | None = None) -> bool:
     scores = {key: score for key, score in summary.scores.items() if task in (None, key[0])}
-    difference = compare(scores, control.scores).difference
+    shared = {task for task, _ in scores.keys() & control.scores.keys()}
+    difference = compare(scores, control.scores, rounding=score_step((summary, control), [*shared])).difference
     return difference.mean > 0 and not difference.low <= 0
 
 

@@ -242,6 +242,12 @@ def graded_rows(result: TrialResult) -> float:
     return math.inf if values else float(result.facts.get(EXAMPLES, math.inf))
 
 
+def score_step(rows: Sequence[Summary], tasks: Sequence[str]) -> float:
+    """Returns the points between two neighbouring means over tasks: what one scored example adds, or the step of rounding."""
+    fewest = min((row.graded.get(task, math.inf) for row in rows for task in tasks), default=math.inf)
+    return max(100 / fewest / max(1, len(tasks)), *(row.rounding for row in rows))
+
+
 def _range(facts: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     metrics = [(fact.get(RANGE), METRICS.get(str(fact.get(METRIC)))) for fact in facts]
     ends = [ends or (-100.0 if row and row.signed else 0.0, 100.0) for ends, row in metrics] or [(0.0, 100.0)]

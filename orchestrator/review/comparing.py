@@ -34,7 +34,7 @@ from orchestrator.results.luck import difference, luck_of_both
 from orchestrator.results.metrics import SIZE, full_label, sized
 from orchestrator.results.probabilities import spread_between, spreads
 from orchestrator.results.report import Count, Estimate, Number, Part, Report
-from orchestrator.results.summary import Entry, Summary
+from orchestrator.results.summary import Entry, Summary, score_step
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import metric_column
 from orchestrator.review.past_sweep import PastSweep
@@ -159,7 +159,7 @@ def compare_summaries(
     spread = [of(shared).get(row.configuration) for of, row in zip((spread_of[0], spread_of[-1]), rows, strict=True)]
     pooled = spread_between(spread[0], spread[1], len(spread_of) == 1)
     luck, choice = difference(credits[0], credits[1], first.graded), luck_of_both(first, second, shared)
-    return compare(scores[0], scores[1], luck, choice, max(row.rounding for row in rows), pooled)
+    return compare(scores[0], scores[1], luck, choice, score_step(rows, shared), pooled)
 
 
 def _differences(metric: str, *sides: SidePart) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> SidePart:
         finished = [(entry.trial, result) for entry in record.trials(summary.configuration) if (result := entry.finished)]
         scores = {(trial.task, trial.seed): run.metrics[metric] for trial, run in finished if metric in run.metrics}
         rounding = max((_step(metric, run) for _, run in finished), default=0.0)
-        summary = replace(summary, scores=scores, credits={}, tuning=Tuning(), rounding=rounding)
+        summary = replace(summary, scores=scores, credits={}, graded={}, tuning=Tuning(), rounding=rounding)
     return SidePart.fill(
         summary,
         sweep=record.name,

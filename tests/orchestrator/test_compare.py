@@ -99,8 +99,8 @@ def test_equal_answers_do_not_show_that_two_are_equal(tmp_path: Path, compare: C
     assert "No difference between lora x (a) and lora x (b) is shown: +0.00 points" in shown
     assert compare("a", "b", "--json").report["higher"] is None
     low, high = map(float, re.findall(r"interval (\S+) to (\S+),", shown)[0])
-    assert (low, high) == pytest.approx((audited.low, audited.high), rel=0.03)
-    assert -3.7 < low < -3.3
+    assert (low, high) == pytest.approx((audited.low, audited.high), rel=0.05)
+    assert -3.8 < low < -3.3, "also of seeds: equal scores may differ by less than a row"
     both = ("toy/sentiment", "toy/paraphrase")
     scores = over_seeds(50, 50, 50) | over_seeds(50, 50, 50, task=both[1])
     for name in "cd":
@@ -113,6 +113,7 @@ def test_equal_differences_of_a_metric_are_no_proof(tmp_path: Path, compare: Cli
     facts = {"metric": "accuracy", "search_examples": 200, "reported_examples": 400}
     for name, score in (("a", 80.5), ("b", 80.0)):
         record(tmp_path / name, {"LoRA r1": (1, over_seeds(score, score))}, facts=facts)
+    assert "No difference" in compare("a", "b").out, "of two rows of 400"
     shown = compare("a", "b", "--metric", "search_score").out
     assert "No difference" in shown
     low = float(re.findall(r"interval (\S+) to ", shown)[0])

@@ -160,6 +160,12 @@ def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> N
 def test_the_answer_is_the_configuration_that_is_enough() -> None:
     """The head alone may be enough too: no difference from it is shown by pairs of seeds."""
     rows = [made("Head alone", 0, [80.4, 81.7, 80.3], "head"), made("small", 1_000, [82.0, 81.7, 81.6])]
+def test_equal_differences_of_one_row_do_not_show_that_an_adapter_beats_the_head() -> None:
+    head, adapter = made("Head alone", 0, [80.0, 80.0], "head"), made("small", 1_000, [80.5, 80.5])
+    rows = [replace(adapter, graded={"toy/sentiment": examples}) for examples in (200, 20_000)]
+    assert [len(not_shown_to_beat_head([head, row])) for row in rows] == [1, 0]
+
+
     rows += [made(f"c{size}", size, [81.9, 81.8, 81.5]) for size in (2_000, 4_000, 8_000, 16_000)]
     answer = answered(*rows, rule=(rule := Enough(within=1.0)))
     (enough,) = [row.label for row in mark_front(rows, DEFAULT_OBJECTIVES, rule) if row.enough]
