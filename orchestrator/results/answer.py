@@ -138,7 +138,7 @@ def _find(summaries: Sequence[Summary], state: State) -> Answer:
         failed = [summary for summary in summaries if summary.failed]
         if failed and not unfinished:
             many = sum(summary.failed for summary in failed)
-            verdict = f"No answer: {many} {plural(many, 'trial')} failed ({_reason(failed)}), and no configuration is complete."
+            verdict = f"No answer: {many} {plural(many, 'trial')} failed{_reason(failed)}, and no configuration is complete."
             return Answer("failed", "", "", None, verdict)
         return Answer("unfinished", "", "", None, "No answer yet: no configuration has finished its trials.", "", *rest)
     if len(complete) == 1 and unfinished and incomplete:
@@ -156,8 +156,8 @@ def _find(summaries: Sequence[Summary], state: State) -> Answer:
 
 
 def _reason(failed: Sequence[Summary]) -> str:
-    reason = next((row.reasons[0] for row in failed if row.reasons), "no reason is on record")
-    return reason.splitlines()[0][:100]
+    reason = next((row.reasons[0] for row in failed if row.reasons), "")
+    return f" ({reason.splitlines()[0][:100]})" if reason else ""
 
 
 def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -> Answer:
@@ -212,12 +212,14 @@ def _proposing(reply: Answer, proposal: str, changes: Settings, state: State) ->
 
 
 def _lost(complete: Sequence[Summary]) -> str:
-    lost = [summary for summary in complete if summary.lost]
+    # A training is lost once, with all of its cuts, which come before it.
+    lost = list({row.trained: row for row in sorted(complete, key=lambda row: row.source is None) if row.lost}.values())
     if not lost:
         return ""
     many = sum(len(summary.lost) for summary in lost)
     named = list_some([full_label(row) + f" (seed {', '.join(map(str, row.lost))})" for row in lost], 3)
-    return f" {many} added {plural(many, 'seed')} failed ({_reason(lost)}), and what is left counts: {named}."
+    how = f"failed or {'was' if many == 1 else 'were'} stopped{_reason(lost)}"
+    return f" {many} added {plural(many, 'seed')} {how}, and what is left counts: {named}."
 
 
 def _judge(complete: Sequence[Summary], summaries: Sequence[Summary], state: State, scope: str) -> Answer:

@@ -288,6 +288,13 @@ def test_a_seed_that_fell_is_named_with_what_few_seeds_cannot_show() -> None:
 def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds() -> None:
     random, sweep = np.random.default_rng(3), list[Summary]()
     for place in range(4):
+@pytest.mark.parametrize(("reasons", "why"), [((), ""), (("no memory\nat step 3",), " (no memory)")])
+def test_an_added_seed_that_is_lost_is_counted_once_with_its_cuts(reasons: tuple[str, ...], why: str) -> None:
+    lost = replace(STEEP[0], lost=(3,), reasons=reasons)
+    verdict = answered(replace(lost, configuration="cut", label="cut", source="small"), lost, *STEEP[1:]).verdict
+    assert f" 1 added seed failed or was stopped{why}, and what is left counts: lora small (seed 3)." in verdict
+
+
         own = random.normal(0, 20, 200)
         summary = made(f"c{place}", 1_000.0 * 2**place, around(80.0 + place))
         sweep.append(replace(summary, credits={key: own + random.normal(0, 5, 200) for key in summary.scores}))
