@@ -205,7 +205,7 @@ def describe_seeds(step: Step, complete: Sequence[Summary]) -> str:
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
     group = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    group = f"all {len(complete)} configurations" if len(rows) == len(complete) else group
+    group = f"all {len(complete)} configurations" if len(rows) == len(complete) > 1 else group
     return f"{COUNTS[step.seeds]} more {plural(step.seeds, 'seed')} of {group}"
 
 

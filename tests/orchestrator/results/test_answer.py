@@ -111,6 +111,7 @@ def test_the_smallest_that_is_enough_is_named_and_what_would_say_more(
         ([made("small", 1_000, [70]), made("large", 8_000, [90])], "one seed",
          ["By one seed: lora large", "One seed cannot tell", "Next: run two more seeds of all 2", "2 min) to get"],
          {"seeds": [0, 1, 2]}),
+        ([made("small", 1_000, [70])], "one seed", ["Next: run two more seeds of lora small (about "], {"seeds": [0, 1, 2]}),
         ([made("small", 1_000, [90.5], examples=60, chance=50), made("large", 8_000, [91], examples=60, chance=50)], "one seed",
          ["By one seed: lora small", "More scored examples would help most; more seeds would help less."], {}),
         ([made("small", 1_000, around(70, seeds=2)), made("large", 8_000, around(95, seeds=2)), made("l", 9, [1, 2])], "unsure",
