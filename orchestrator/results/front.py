@@ -162,11 +162,11 @@ def may_score(summary: Summary, state: State) -> bool:
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
-    """Returns the knee of the summaries that are marked `on_front`, whatever their order; None if there is none, or there are
-    not two objectives. Costs are compared by their logarithms."""
+    """Returns the knee of the summaries that are marked `on_front`, whatever their order; None if there is none, there are not
+    two objectives, or nothing is above random guessing. Costs are compared by their logarithms."""
     # Of equal candidates the one with the first id is chosen.
     front = sorted((summary for summary in summaries if summary.on_front), key=lambda summary: summary.configuration)
-    if len(objectives) != 2 or not front:
+    if len(objectives) != 2 or not above_guessing([summary for summary in summaries if summary.complete]):
         return None
     points = _points(front, objectives)
     log = [column_of(name).log and bool(points[:, place].any()) for place, name in enumerate(objectives)]

@@ -22,7 +22,7 @@ from craft.methods import METHODS
 from craft.words import format_duration, list_some, plural, points
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.answer import Answer
-from orchestrator.results.front import above_guessing, knee, not_shown_to_beat_head
+from orchestrator.results.front import knee, not_shown_to_beat_head
 from orchestrator.results.metrics import (
     ALWAYS,
     COLUMNS,
@@ -223,7 +223,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"for {at_end} the best value is the lowest or highest tried")
     if idle := not_shown_to_beat_head(summaries):
         parts.append(f"not shown to be better than the head alone: {list_some([*map(full_label, idle)], NAMED)}")
-    if chosen and above_guessing([summary for summary in summaries if summary.complete]):
+    if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in front_metrics(summaries, objectives):
         parts.append("normalized: 0 is no adapter, 100 full fine-tuning, on each task")

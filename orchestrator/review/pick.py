@@ -61,7 +61,7 @@ def pick(
             best, f"the best mean search score ({_score(best)}) of {len(complete)} {plural(len(complete), 'configuration')}"
         )
     if rule == "knee":
-        _complete(summaries)
+        _above_guessing(summaries)
         chosen = knee(summaries, objectives)
         if chosen is None:
             raise NothingMeets(
@@ -121,9 +121,7 @@ def _answered(summaries: Sequence[Summary], enough: Enough, answer: Answer | Non
 
 def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, enough: Enough) -> Pick:
     margin = points(enough.within)
-    candidates, judged = _complete(summaries), with_probabilities(summaries, objectives, enough)
-    if not above_guessing(candidates):
-        raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
+    candidates, judged = _above_guessing(summaries), with_probabilities(summaries, objectives, enough)
     probabilities = {row.configuration: row.counts[P_ENOUGH] for row in judged if P_ENOUGH in row.counts}
     if not probabilities:
         best = _best(candidates)
@@ -190,6 +188,12 @@ def _complete(summaries: Sequence[Summary]) -> list[Summary]:
             f"no configuration has finished all trials, and only complete ones are ranked ({stand or 'none has begun'}). "
             "Finish the sweep (--resume), or name a configuration that has finished trials"
         )
+    return complete
+
+
+def _above_guessing(summaries: Sequence[Summary]) -> list[Summary]:
+    if not above_guessing(complete := _complete(summaries)):
+        raise NothingMeets("nothing in this sweep is shown to be above random guessing: name one, or --pick best")
     return complete
 
 

@@ -14,7 +14,7 @@ from orchestrator.plan.trial import Why
 from orchestrator.record.events import Ended, Reported, SessionStarted, Wanted
 from orchestrator.record.state import State, fold
 from orchestrator.results.answer import Answer, answer_of, find_answer
-from orchestrator.results.front import mark_front, not_shown_to_beat_head
+from orchestrator.results.front import knee, mark_front, not_shown_to_beat_head
 from orchestrator.results.luck import helps_most
 from orchestrator.results.summary import Summary
 from orchestrator.results.tuning import Tuning
@@ -141,11 +141,13 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
     assert (answer.command, answer.changes) == ("craft-sweeps more s" if changes else "", changes)
 
 
+@pytest.mark.parametrize("rule", ["smallest-within:1", "knee"])
 @pytest.mark.parametrize("scores", [[52.0], around(52, 0.5)])
 def test_nothing_is_picked_as_enough_where_nothing_is_above_chance(scores: list[float]) -> None:
     level = [made(f"c{size}", size, scores, examples=277, chance=52.7) for size in (1_000, 8_000)]
+    assert knee(mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES) is None
     with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
-        pick("smallest-within:1", mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
+        pick(rule, mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES)
 
 
 def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> None:

@@ -106,7 +106,13 @@ rows = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max
 @given(rows, st.randoms(use_true_random=False))
 def test_the_knee_is_that_of_two_objectives_in_any_order_of_the_rows(found: list[tuple[int, int]], random: Any) -> None:
     marked: list[Any] = [
-        SimpleNamespace(configuration=f"c{index:02}", on_front=True, value=dict(zip(MEMORY, row, strict=True)).__getitem__)
+        SimpleNamespace(
+            configuration=f"c{index:02}",
+            on_front=True,
+            value=dict(zip(MEMORY, row, strict=True)).__getitem__,
+            complete=True,
+            counts={},
+        )
         for index, row in enumerate(found)
     ]
     assert marked_knee(marked, MEMORY) is marked_knee(random.sample(marked, len(marked)), MEMORY)
