@@ -182,10 +182,6 @@ class State:
         last = self.ended.time if self.ended is not None else max((entry.changed for entry in self.trainings), default=0.0)
         return seconds / (last - began) if seconds > 0 and last > began else self.earlier_pace
 
-    @property
-    def reported(self) -> list[Entry]:
-        return [entry for entry in self.requested if entry.trial.is_reported]
-
     def training_of(self, trial: Trial) -> Entry:
         """Returns the training from whose adapter a trial is cut; the trial itself if it is trained, or that is not known."""
         return self.entries.get(trial.training, self.entries[trial.key])

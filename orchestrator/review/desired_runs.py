@@ -43,13 +43,13 @@ class Verdict:
     def __init__(self, end: State) -> None:
         summaries, self.answer = answer_of(end)
         chosen = knee(summaries, end.sweep.objectives)
-        self.end, self.knee = end, chosen.configuration if chosen else ""
+        self.end = end
         self.summaries = {summary.configuration: summary for summary in summaries}
         self.members = {
             names.ON_FRONT: {row.configuration for row in summaries if row.on_front},
             names.MAY_BE_ON_FRONT: {row.configuration for row in summaries if row.may_be_on_front},
             names.ENOUGH: {row.configuration for row in summaries if row.enough},
-            names.KNEE: {self.knee} - {""},
+            names.KNEE: {chosen.configuration} if chosen else set(),
         }
         self._results = {name: _results(entries) for name, entries in group(end).items()}
 
@@ -100,7 +100,7 @@ def desired_sweep(state: State, verdict: Verdict | None, folder: Path) -> Desire
         underway = json.dumps(report, ensure_ascii=False)
     tags = {**state.started.origin, **extended, names.STATUS: status, names.UNDERWAY: underway}
     if verdict is not None:
-        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description, names.ANSWER: verdict.answer.text}
+        tags |= {names.NOTE: verdict.description, names.ANSWER: verdict.answer.text}
     manifest = redacted({**state.started.manifest, "sweep": state.started.sweep})
     texts = {"manifest.json": json.dumps(manifest, indent=2, default=str), EFFECTIVE_FILE: redact(effective_text(state.sweep))}
     return DesiredRun(
@@ -186,7 +186,7 @@ def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
     tags = _identity(trial) | _purpose(trial) | {names.TRANSFERRED: trial.transferred or ""}
     tags |= {names.TASK: trial.task, names.SEED: str(trial.seed), names.STATUS: status} | _asked(state, [entry])
     # What an earlier try of the trial left there is no longer true.
-    tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
+    tags |= {names.ERROR: "", names.NOTE: ""} | _marks(trial.configuration, verdict)
     files: dict[str, Path] = {}
     if result is not None:
         tags |= _outcome(result)
@@ -261,8 +261,6 @@ def _outcome(result: TrialResult) -> dict[str, str]:
     if result.error:
         tags[names.ERROR] = result.error
         said.insert(0, paragraphs(result.error))
-    if result.notes:
-        tags[names.NOTES] = "\n".join(result.notes)
     return tags | ({names.NOTE: "\n\n".join([f"**{result.status}**", *said])} if said else {})
 
 

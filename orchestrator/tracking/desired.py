@@ -29,7 +29,7 @@ TASK, SEED, TUNES, TRANSFERRED = "craft.task", "craft.seed", "craft.tunes", "cra
 ADDED = "craft.added"
 """Why a trial or a configuration was added while the sweep ran, in words."""
 
-STATUS, COMPLETE, ERROR, NOTES = "craft.status", "craft.complete", "craft.error", "craft.notes"
+STATUS, COMPLETE, ERROR = "craft.status", "craft.complete", "craft.error"
 ON_FRONT, MAY_BE_ON_FRONT, ENOUGH, KNEE = "craft.on_front", "craft.may_be_on_front", "craft.enough", "craft.knee"
 UNDERWAY = "craft.underway"
 """JSON: `left` (seconds), `doing`, and `time` (milliseconds since 1970) of the driver's last report."""

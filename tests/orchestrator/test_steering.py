@@ -138,7 +138,7 @@ def test_a_request_of_wrong_types_is_refused_in_words_and_the_driver_continues(f
 def test_an_apply_that_waited_counts_unless_its_file_was_edited_again(tmp_path: Path) -> None:
     """No clock decides: the file may be on another machine than the driver, or have any time."""
     state, file = run_one(tmp_path / "t"), tmp_path / "asked.yaml"
-    assert len(state.reported[0].trial.key) == 16
+    assert len(state.requested[0].trial.key) == 16
     for content, applied in (("rank: 4", True), ("rank: 8", False)):
         file.write_text("name: t\nmodel: m\ntasks: [toy/sentiment, toy/paraphrase]\nseeds: [0, 1]\n"
                         "space: [{method: lora, rank: 4}]\n")  # fmt: skip
