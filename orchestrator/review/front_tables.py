@@ -235,8 +235,9 @@ def scored_on(summaries: Sequence[Summary]) -> str:
     """Returns on how many examples all were scored, and what random guessing has there; empty if the numbers differ."""
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
     levels = {number(summary.value("random_guessing"), 1) for summary in summaries if "random_guessing" in summary.counts}
-    guessing = f", where random guessing has {levels.pop()}" if len(levels) == 1 else ""
-    return f"scored on {examples.pop():,.0f} examples{guessing}" if len(examples) == 1 else ""
+    least, of, mean = ("at least ", " a task", " in the mean") if len(tasks_of(summaries)) > 1 else ("", "", "")
+    guessing = f", where random guessing has {levels.pop()}{mean}" if len(levels) == 1 else ""
+    return f"scored on {least}{examples.pop():,.0f} examples{of}{guessing}" if len(examples) == 1 else ""
 
 
 def legend(summaries: Sequence[Summary], objectives: Objectives, within: float) -> str:
@@ -256,13 +257,14 @@ def describe_intervals(summaries: Sequence[Summary]) -> str:
     complete = [summary for summary in summaries if summary.complete]
     if not complete:
         return ""
+    tuned = ", tuning included" if any(summary.tuning.luck for summary in complete) else ""
     if max(summary.score.n for summary in complete) < 2:
         sampled = any(sum(summary.sampling) for summary in complete)
-        return "one seed: the interval is over examples alone" if sampled else "one seed: no interval"
+        return f"one seed: the interval is over examples alone{tuned}" if sampled else "one seed: no interval"
     rows = [bool(sum(summary.sampling) or summary.credits) for summary in complete if summary.score.n > 1]
     over = "seeds and examples" if all(rows) else "seeds, and examples where their number is known" if any(rows) else "seeds"
     alone = any(row.score.n == 1 and sum(row.sampling) for row in complete)
-    return f"± is the 95 % interval over {over}" + (", of one seed over examples alone" if alone else "")
+    return f"± is the 95 % interval over {over}" + (", of one seed over examples alone" if alone else "") + tuned
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:

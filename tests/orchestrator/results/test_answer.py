@@ -143,7 +143,7 @@ def test_what_cannot_be_said_is_said_with_the_next_experiment(
 
 @pytest.mark.parametrize("rule", ["smallest-within:1", "knee"])
 @pytest.mark.parametrize("scores", [[52.0], around(52, 0.5)])
-def test_nothing_is_picked_as_enough_where_nothing_is_above_chance(scores: list[float]) -> None:
+def test_nothing_is_picked_as_enough_where_nothing_is_above_chance(scores: list[float], rule: str) -> None:
     level = [made(f"c{size}", size, scores, examples=277, chance=52.7) for size in (1_000, 8_000)]
     assert knee(mark_front(level, DEFAULT_OBJECTIVES), DEFAULT_OBJECTIVES) is None
     with pytest.raises(NothingMeets, match="nothing in this sweep is shown to be above random guessing"):
@@ -160,15 +160,15 @@ def test_pairs_of_two_seeds_do_not_hide_that_the_head_alone_is_not_enough() -> N
     assert answered(head, *adapters).kind == "unsure"
 
 
-def test_the_answer_is_the_configuration_that_is_enough() -> None:
-    """The head alone may be enough too: no difference from it is shown by pairs of seeds."""
-    rows = [made("Head alone", 0, [80.4, 81.7, 80.3], "head"), made("small", 1_000, [82.0, 81.7, 81.6])]
 def test_equal_differences_of_one_row_do_not_show_that_an_adapter_beats_the_head() -> None:
     head, adapter = made("Head alone", 0, [80.0, 80.0], "head"), made("small", 1_000, [80.5, 80.5])
     rows = [replace(adapter, graded={"toy/sentiment": examples}) for examples in (200, 20_000)]
     assert [len(not_shown_to_beat_head([head, row])) for row in rows] == [1, 0]
 
 
+def test_the_answer_is_the_configuration_that_is_enough() -> None:
+    """The head alone may be enough too: no difference from it is shown by pairs of seeds."""
+    rows = [made("Head alone", 0, [80.4, 81.7, 80.3], "head"), made("small", 1_000, [82.0, 81.7, 81.6])]
     rows += [made(f"c{size}", size, [81.9, 81.8, 81.5]) for size in (2_000, 4_000, 8_000, 16_000)]
     answer = answered(*rows, rule=(rule := Enough(within=1.0)))
     (enough,) = [row.label for row in mark_front(rows, DEFAULT_OBJECTIVES, rule) if row.enough]
@@ -288,9 +288,6 @@ def test_a_seed_that_fell_is_named_with_what_few_seeds_cannot_show() -> None:
     assert sentence in answered(base, *fallen, rule=Enough(within=2)).verdict, "no seed of what is not trained is counted"
 
 
-def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds() -> None:
-    random, sweep = np.random.default_rng(3), list[Summary]()
-    for place in range(4):
 @pytest.mark.parametrize(("reasons", "why"), [((), ""), (("no memory\nat step 3",), " (no memory)")])
 def test_an_added_seed_that_is_lost_is_counted_once_with_its_cuts(reasons: tuple[str, ...], why: str) -> None:
     lost = replace(STEEP[0], lost=(3,), reasons=reasons)
@@ -298,6 +295,9 @@ def test_an_added_seed_that_is_lost_is_counted_once_with_its_cuts(reasons: tuple
     assert f" 1 added seed failed or was stopped{why}, and what is left counts: lora small (seed 3)." in verdict
 
 
+def test_more_rows_help_most_where_their_luck_is_larger_than_that_of_the_seeds() -> None:
+    random, sweep = np.random.default_rng(3), list[Summary]()
+    for place in range(4):
         own = random.normal(0, 20, 200)
         summary = made(f"c{place}", 1_000.0 * 2**place, around(80.0 + place))
         sweep.append(replace(summary, credits={key: own + random.normal(0, 5, 200) for key in summary.scores}))

@@ -22,8 +22,17 @@ from orchestrator.record.state import Entry
 from orchestrator.results.front import knee, mark_front, not_shown_to_beat_head, pareto_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_picture import LABELS, draw
-from orchestrator.review.front_tables import caption, latex, markdown, terminal_table, write_csv, write_front
+from orchestrator.review.front_tables import (
+    caption,
+    describe_intervals,
+    latex,
+    markdown,
+    terminal_table,
+    write_csv,
+    write_front,
+)
 from tests.golden import check_golden
 from tests.orchestrator.recorded import printed, summarize
 
@@ -85,6 +94,12 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
     chosen = knee(summaries, OBJECTIVES)
     assert chosen.method != "head", "what costs nothing is no knee on a logarithmic axis"
     assert any(path.suffix == ".png" for path in write_front(summaries, OBJECTIVES, tmp_path, "control"))
+
+
+def test_the_caption_says_that_an_interval_has_the_luck_of_tuning(four: list[Summary]) -> None:
+    tuned = [replace(row, tuning=Tuning(3, lucks=dict.fromkeys(TASKS, 1.0))) for row in four]
+    said = [describe_intervals(rows) for rows in (four, tuned)]
+    assert said[1] == f"{said[0]}, tuning included"
 
 
 def test_nothing_is_said_of_intervals_before_a_configuration_is_complete() -> None:
