@@ -111,7 +111,10 @@ def test_the_table_is_as_the_golden_file_has_it() -> None:
                           extra={"p_front": 0.3})  # fmt: skip
     runs += configuration("failed0000", states={("mrpc", 0): "failed"}, scores={"mrpc": [0.0]})
     runs += configuration("partial000", scores={"mrpc": [81.0, 1.0]}, states={("mrpc", 1): "running"})
-    check_golden("page/table.json", json.dumps(draw("table", view_of(("ranks", runs))), indent=1, ensure_ascii=False))
+    table = draw("table", view_of(("ranks", runs)))
+    assert table["label"] == table["columns"][0]["values"]
+    shown = {key: value for key, value in table.items() if key != "label"} | {"commands": table["commands"][:1]}
+    check_golden("page/table.json", json.dumps(shown, indent=1, ensure_ascii=False))
 
 
 def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for() -> None:
