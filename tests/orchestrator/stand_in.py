@@ -307,18 +307,16 @@ def check_runs(uri: str, keys: set[str], configurations: int = 4) -> None:
     """One run for each trial, finished, with each evaluation once; one for each configuration; one for the sweep."""
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
-    (experiment,) = [experiment for experiment in client.search_experiments() if experiment.name == "test"]
-    runs = list(client.search_runs([experiment.experiment_id], max_results=1000))
-    kinds = Counter(run.data.tags["craft.kind"] for run in runs)
+    from tests.orchestrator.logged import history, runs
+
+    table = runs(uri, "test")
+    kinds = Counter(kind for kind, _ in table)
     assert kinds == {"sweep": 1, "configuration": configurations, "trial": len(keys)}, kinds
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    trials = [run for run in runs if run.data.tags["craft.kind"] == "trial"]
-    assert {run.data.tags["craft.key"] for run in trials} == keys
-    for run in trials:
-        points = client.get_metric_history(run.info.run_id, "search_score")
-        assert [(point.step, point.value) for point in points] == [(step, 50.0 + step) for step in range(1, STEPS + 1)]
-        files = [file.path for file in client.list_artifacts(run.info.run_id, "adapter")]
+    assert {run.info.status for run in table.values()} == {"FINISHED"}
+    assert {key for kind, key in table if kind == "trial"} == keys
+    for run in (table["trial", key] for key in keys):
+        assert history(uri, run, "search_score") == [(step, 50.0 + step) for step in range(1, STEPS + 1)]
+        files = [file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id, "adapter")]
         assert "adapter/adapter_model.safetensors" in files
 
 

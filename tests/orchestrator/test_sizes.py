@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 from rich.console import Console
 
 from craft.spec import RECOVERY, RunSpec
@@ -28,6 +27,7 @@ from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
 from tests.orchestrator.driven import driving
+from tests.orchestrator.logged import runs
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import stand_in, starts
@@ -169,10 +169,9 @@ def test_trainings_run_once_on_real_ray_and_each_output_is_a_trial_with_its_adap
             text = str(size_of(trial)) if trial.run.cut_from else f"8 {trial.run.seed}"
             assert (adapter / "adapter_model.safetensors").read_text() == text
 
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    runs = {run.data.tags["craft.key"]: run for run in client.search_runs([client.get_experiment_by_name("t").experiment_id])}
+    table = runs(f"sqlite:///{tmp_path}/mlflow.db", "t")
     for cut in (*job.cuts, *failed.cuts):
-        stored = runs[cut.key]
+        stored = table["trial", cut.key]
         params = {name: value for name, value in stored.data.params.items() if name.startswith("cut_")}
         assert params == {"cut_from": cut.source, "cut_to": f"parameters:{size_of(cut)}"}
         assert stored.info.status == "FINISHED"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,8 @@ from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.past_sweep import read_folder
 from tests.mlflow_server import answers, free_port
 from tests.orchestrator.conftest import Cli, SmallSweep
+from tests.orchestrator.logged import runs
+from tests.orchestrator.stand_in import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -44,16 +45,11 @@ def served(uri: str, model: str, folder: Path) -> Iterator[str]:
     environment["PATH"] = f"{here}{os.pathsep}{environment['PATH']}"  # MLflow looks uvicorn up by name
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    log = folder / "serve.log"
-    with log.open("ab") as out:
+    with (folder / "serve.log").open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 240
-        while not answers(f"{address}/ping"):
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.3)
+        wait_for(lambda: answers(f"{address}/ping"), process)
         yield address
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -82,7 +78,7 @@ def test_what_is_served_answers_with_the_logits_that_were_scored(
 
 def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep, cli: Cli) -> None:
     client = MlflowClient(small_sweep.uri)
-    before = {run.info.run_id: run.info.end_time for run in runs(client)}
+    before = {place: run.info.end_time for place, run in runs(small_sweep.uri, "small").items()}
     record = read_folder(small_sweep.folder)
     for configuration in record.summaries:
         flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", "shelf", "--json"]
@@ -107,7 +103,7 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
     assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt", ".bin")]
     assert client.get_run(champion.run_id).data.tags["craft.key"] == champion.tags["craft.key"]
     # Registering leaves the record of the sweep as it was.
-    assert {run.info.run_id: run.info.end_time for run in runs(client)} == before
+    assert {place: run.info.end_time for place, run in runs(small_sweep.uri, "small").items()} == before
 
 
 def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
@@ -123,8 +119,3 @@ def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
     assert "craft-sweeps replay" in cli("take", str(small_sweep.folder), *flags, status=2).err
     said = cli("take", str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment", status=2).err
     assert "a/b" in said
-
-
-def runs(client: MlflowClient) -> list:
-    experiment = client.get_experiment_by_name("small")
-    return client.search_runs([experiment.experiment_id], max_results=100)
