@@ -12,7 +12,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import Source, read_yaml
 from orchestrator.sweepfile.settings import Budget
-from orchestrator.sweepfile.sweep import Sweep
+from tests.orchestrator.plans import toy_sweep
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "sweeps").rglob("*.yaml"))
@@ -32,13 +32,8 @@ space:
 """
 
 
-def load(folder: Path, text: str, *overrides: str) -> Sweep:
-    (folder / "sweep.yaml").write_text(text)
-    return load_sweep(folder / "sweep.yaml", overrides)
-
-
 def test_a_choice_wins_over_the_task_and_the_task_over_its_suite(tmp_path: Path) -> None:
-    sweep = load(tmp_path, GOOD + "task_training: {toy: {epochs: 2, batch_size: 4}, toy/sentiment: {epochs: 5}}\n")
+    sweep = toy_sweep(tmp_path, GOOD + "task_training: {toy: {epochs: 2, batch_size: 4}, toy/sentiment: {epochs: 5}}\n")
     settings = sweep.training_for("toy/sentiment", {"learning_rate": 0.5})
     assert (settings.epochs, settings.batch_size, settings.learning_rate) == (5, 4, 0.5)
     assert sweep.training_for("toy/paraphrase", {}).epochs == 2
@@ -49,12 +44,12 @@ def test_local_paths_become_absolute(here: Path) -> None:
     (here / "base").mkdir()
     (here / "mine.txt").write_text("Some text.")
     measure = "measure={forgetting: {text: mine.txt}}"
-    sweep = load(here, GOOD, "model=base", "data.root=./here/../data", "storage=out", "tasks=[commonsense]", measure)
+    sweep = toy_sweep(here, GOOD, "model=base", "data.root=./here/../data", "storage=out", "tasks=[commonsense]", measure)
     assert sweep.measure.model_dump(exclude_defaults=True) == {"forgetting": {"text": str(here / "mine.txt")}}
     assert sweep.model == str(here / "base")
     assert sweep.data.root == str(here / "data")
     assert sweep.folder == here / "out" / "small"
-    assert load(here, GOOD).model == "sentence-transformers/all-MiniLM-L6-v2"
+    assert toy_sweep(here, GOOD).model == "sentence-transformers/all-MiniLM-L6-v2"
 
 
 @pytest.mark.parametrize(
@@ -77,12 +72,12 @@ def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(here:
     custom = "data: {custom: {mine: {train: mine.csv, text: text, label: label}}}\n"
     text = GOOD.replace("[toy/sentiment]", "[custom/mine]") + custom
     with pytest.raises(SweepError) as error:
-        load(here / "sub", text)
+        toy_sweep(here / "sub", text)
     assert f"data.custom.mine.train: no file mine.csv next to the sweep file ({here}/sub" in str(error.value)
     assert f"nor in the current folder ({here})" in str(error.value)
     for folder in (here, here / "sub"):
         (folder / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
-        assert load(here / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
+        assert toy_sweep(here / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
 
 
 def test_names_of_shipped_sweeps_are_their_own() -> None:
@@ -97,7 +92,7 @@ def test_every_method_that_runs_on_a_cpu_is_in_the_baselines_once() -> None:
 
 def test_of_many_mistakes_twenty_are_named(tmp_path: Path) -> None:
     with pytest.raises(SweepError) as error:
-        load(tmp_path, GOOD + "".join(f"key{number}: 1\n" for number in range(3000)))
+        toy_sweep(tmp_path, GOOD + "".join(f"key{number}: 1\n" for number in range(3000)))
     lines = error.value.lines
     assert len(lines) == 21
     assert "sweep.yaml:12: key0: unknown key 'key0'" in lines[0]
@@ -138,10 +133,7 @@ def test_two_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -
     assert given == (MEANT[written],) * 2
 
 
-AUTO = (
-    "name: t\nmodel: m\ntasks: [toy/sentiment]\nsearch: {{algorithm: auto, configurations: {trials}}}\n"
-    "space: [{{method: lora, {searched}}}]\n"
-)
+AUTO = "search: {{algorithm: auto, configurations: {trials}}}\nspace: [{{method: lora, {searched}}}]\n"
 RANKS = "rank: {values: [1, 2, 4, 8]}, learning_rate: "
 VALUES, RANGE = RANKS + "{values: [1e-4, 1e-3]}", RANKS + "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
 NAMES = "projections: {values: [[q], [v], [q, v]]}"
@@ -159,15 +151,15 @@ NAMES = "projections: {values: [[q], [v], [q, v]]}"
     ],
 )
 def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, trials: int, searched: str, chosen: str) -> None:
-    sweep = load(tmp_path, AUTO.format(trials=trials, searched=searched))
+    sweep = toy_sweep(tmp_path, AUTO.format(trials=trials, searched=searched))
     assert (sweep.chosen or "").startswith(f"{sweep.search.algorithm}, because")
     assert (sweep.chosen or "").startswith(chosen)
     assert sweep.search.configurations == (None if sweep.search.algorithm == "grid" else trials)
-    own = load(tmp_path, AUTO.format(trials=trials, searched=searched), "search.algorithm=tpe", "scheduler.name=promotion")
+    own = toy_sweep(tmp_path, AUTO.format(trials=trials, searched=searched), "search.algorithm=tpe", "scheduler.name=promotion")
     assert (own.search.algorithm, own.scheduler.name, own.chosen) == ("tpe", "promotion", None)
 
 
 def test_trials_of_a_block_may_be_stopped_where_they_alone_are_longer_than_the_grace(tmp_path: Path) -> None:
     space = "space: [{method: lora, task_training: {toy: {epochs: 9}}}]\n"
     text = GOOD.partition("space:")[0].replace("[0, 1]", "[0]") + "scheduler: {name: promotion, grace: 3}\n"
-    assert load(tmp_path, text + space).scheduler.grace == 3
+    assert toy_sweep(tmp_path, text + space).scheduler.grace == 3

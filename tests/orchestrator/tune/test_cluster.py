@@ -19,7 +19,8 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.tune import cluster
 from orchestrator.tune.cluster import PATIENT_ENVIRONMENT, describe_death, joined, keep_token
-from tests.orchestrator.stand_in import ROOT, ended, scores_of, starts, wait_for
+from tests.orchestrator.stand_in import ROOT, ended, scores_of, starts, steps, wait_for
+from tests.orchestrator.tune.test_faults import stored
 
 
 @pytest.fixture
@@ -135,18 +136,13 @@ def test_no_key_of_the_environment_is_in_a_file_while_a_sweep_runs(
     for name in KEYS:
         monkeypatch.setenv(name, f"s3cret-{name}")
     process = driver(tmp_path, ranks=[1], seconds=1, session=True)
-    wait_for(lambda: "step 1 0 1" in log_of(tmp_path), process)
+    wait_for(lambda: steps(tmp_path / "log"), process)
     files = [file for folder in (tmp_path, ray_folder) for file in folder.rglob("*") if file.is_file()]
     assert any(file.name == "runtime_env_agent.log" for file in files)
     for file in files:
         with suppress(FileNotFoundError):  # the sweep runs, and removes files
             assert b"s3cret-" not in file.read_bytes(), file
     process.communicate(timeout=240)
-
-
-def log_of(folder: Path) -> str:
-    log = folder / "log"
-    return log.read_text() if log.exists() else ""
 
 
 @pytest.mark.cluster
@@ -156,8 +152,7 @@ def test_ray_that_dies_on_this_machine_is_named_and_the_sweep_continues_by_itsel
     tmp_path: Path, driver: Callable[..., subprocess.Popen[str]], name: str
 ) -> None:
     process = driver(tmp_path, ranks=[1, 2], seconds=4, session=True)
-    wait_for(lambda: "step" in log_of(tmp_path), process)
-    wait_for(lambda: bool(list(tmp_path.glob("test/ray/attempt-*/*/checkpoint_*/manifest.json"))), process)
+    wait_for(lambda: stored(tmp_path), process)
     (victim,) = [child for child in psutil.Process(process.pid).children() if child.name() == name]
     os.kill(victim.pid, signal.SIGKILL)
     shown = ended(process)

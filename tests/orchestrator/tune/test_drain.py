@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from craft.trainer.training import train_run
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
-from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.plans import toy_sweep
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ray_cluster, run_sweep, wait_for
 
@@ -110,14 +110,13 @@ def test_a_trial_on_a_machine_that_drains_continues_elsewhere_from_its_very_step
     tmp_path: Path, tiny_bert: str, machines: list[Machine], announce: Callable[[str, Machine], None], processes: int
 ) -> None:
     """Each of two machines has room for all processes of the trial; one process has the bits of an undisturbed run."""
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        f"name: test\nmodel: {tiny_bert}\ntasks: [toy/sentiment]\nseeds: [0]\n"
+    text = (
+        f"model: {tiny_bert}\ntasks: [toy/sentiment]\nseeds: [0]\n"
         f"resources: {{cpu: 1, processes: {processes}, heartbeat_minutes: 3}}\n"
         f"training: {{max_steps: {STEPS}, batch_size: 8, train_examples: 64, eval_examples: 24, max_length: 32}}\n"
         f"space: [{{method: craft, ranks: [all, 8, 8], dropout: {0.1 if processes == 1 else 0.0}}}]\n"
     )
-    plan = make_plan(load_sweep(file))
+    plan = make_plan(toy_sweep(tmp_path, text))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the trial has: sums in another order round differently
     undisturbed = train_run(plan.trials[0].run, tmp_path / "undisturbed")
