@@ -15,7 +15,6 @@ from dashboards.frames import Frames
 from dashboards.page import state_of
 from dashboards.panels import View
 from dashboards.panels.front import published_model, published_rows
-from orchestrator.plan.trial import Why
 from orchestrator.record.events import Refused, Underway
 from orchestrator.record.log import read_state
 from tests.dashboards.synthetic import FakeRun, FakeSession, configuration, grid
@@ -144,16 +143,6 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     more = [FakeSession(planned=2), *configuration("d", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
     status = state_of([], view_of(("ranks", runs), ("more", more)))["status"]
     assert status.startswith(f"ranks: {said} · more: 4/4 trainings done, 0 running, 0 failed, ")
-
-
-def test_cuts_are_no_trainings_in_what_the_page_counts() -> None:
-    trained, rest = configuration("a"), configuration("b", states={("toy", 0): "running"})
-    cuts = configuration("cut", scores={"toy": [70.0, 60.0]}, states={("toy", 1): "stopped"})
-    for cut in cuts:
-        cut.trial = replace(cut.trial, why=Why("cut", trained[0].trial.key))
-    session = FakeSession(planned=2, underway=Underway(left=None, doing=""))
-    status = state_of([], view_of(("ranks", [session, *trained, *rest, *cuts])))["status"]
-    assert status.startswith("1/2 trainings done, 1 running, 0 failed, 1/2 cuts done")
 
 
 def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:

@@ -248,9 +248,10 @@ def loaded(program: str, folder: Path) -> set[str]:
     return {*json.loads(done.stdout)}
 
 
-def test_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path) -> None:
+def test_help_is_given_a_file_is_checked_and_a_sweep_is_driven_with_nothing_heavy(folder: Path) -> None:
     """Later lines of the program import more, so a line counts what the lines before it imported, too."""
-    check = "import orchestrator.run, orchestrator.search.stages, orchestrator.search.scheduler\n"
+    check = "from orchestrator.commands.app import main; assert main(['--help']) == 0 and not heavy & {*sys.modules}\n"
+    check += "    import orchestrator.run, orchestrator.search.stages, orchestrator.search.scheduler\n"
     check += "    from orchestrator.sweepfile.load import load_sweep; load_sweep('sweep.yaml')\n"
     check += "    from orchestrator.run import main; assert main(['sweep.yaml', '--set', 'trainin.epochs=1']) == 2\n"
     check += "    assert heavy & {*sys.modules} <= {'pandas', 'pyarrow', 'matplotlib'}\n"

@@ -126,9 +126,6 @@ def test_the_normalized_mean_is_between_the_head_alone_and_full() -> None:
     # Seeds lie a point apart: 2.5 of the scale of CoLA's 40 points, and 1.25 of RTE's 80.
     lora = found["lora"].bounds("normalized")
     assert lora.half == pytest.approx(4.302653 * 1.875 / math.sqrt(3), rel=1e-5)
-    summaries = list(found.values())
-    assert all("87.5 ± 4.7" in text for text in (rendered(summaries), markdown(summaries, OBJECTIVES)))
-    assert "normalized: 0 is no adapter" in caption(summaries, OBJECTIVES)
 
 
 @pytest.mark.parametrize("left", [("head", "lora"), ("lora", "full")])
