@@ -21,7 +21,7 @@ from orchestrator.results.tuning import Tuning
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
-from tests.orchestrator.results.rows import entry, made
+from tests.orchestrator.recorded import entry, made
 
 AGAIN = "craft-sweeps run s.yaml --resume"
 SPACE: tuple[dict[str, Any], ...] = (

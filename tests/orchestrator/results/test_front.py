@@ -22,7 +22,7 @@ from orchestrator.results.front import pareto_knee as knee
 from orchestrator.results.intervals import interval, suite_interval
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Objectives
-from tests.orchestrator.results.rows import entry
+from tests.orchestrator.recorded import entry
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.

@@ -18,7 +18,7 @@ from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import legend
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.compared import found
-from tests.orchestrator.results.rows import entry, made
+from tests.orchestrator.recorded import entry, made
 
 
 def right(*runs: tuple[int, bool]) -> np.ndarray:

@@ -24,7 +24,7 @@ from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks.calibration import outcome, parts_of, redrawn, simulated
 from tests.benchmarks.plateaus import Plateaus
-from tests.orchestrator.results.rows import entry, made
+from tests.orchestrator.recorded import entry, made
 
 
 @pytest.mark.parametrize(

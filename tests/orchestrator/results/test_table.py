@@ -20,8 +20,7 @@ from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import Objectives
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import draw, view_of
-from tests.orchestrator.recorded import over_seeds, printed, record
-from tests.orchestrator.results.rows import entry
+from tests.orchestrator.recorded import entry, over_seeds, printed, record
 
 JUDGED = (P_FRONT, P_ENOUGH, EXPECTED)
 
