@@ -32,7 +32,7 @@ from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.testing import check_searcher
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
-from tests.orchestrator.driven import driving
+from tests.orchestrator.plans import driving
 from tests.test_documents import ROOT, blocks
 
 PAGE = ROOT / "docs" / "extending.md"

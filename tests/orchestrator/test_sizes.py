@@ -26,22 +26,17 @@ from orchestrator.review.pick import pick
 from orchestrator.sweepfile.space.blocks import size_labels
 from orchestrator.worker.surroundings import WorkerSettings
 from orchestrator.worker.worker import work
-from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import runs
-from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.plans import driving, toy_plan
+from tests.orchestrator.record.played import size_of, whole
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import stand_in, starts
 
 
 def sized_plan(folder: Path, block: str = "sizes: [20, 40]", more: str = "", seeds: str = "[0]") -> Plan:
-    """The plan of a sweep with one block of CRAFT, whose whole adapter has 10 parameters for each of its last rank, 8."""
+    """The plan of a sweep with one block of CRAFT, whose whole adapter has 80 parameters."""
     space = f"seeds: {seeds}\nspace:\n  - {{method: craft, ranks: [all, 8, 8], {block}}}\n"
-    return toy_plan(folder, f"{space}storage: {folder}\n{more}", lambda run: 10 * run.parameters["ranks"][-1])
-
-
-def size_of(trial: PlannedTrial) -> int:
-    """The most parameters of an output."""
-    return int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else 80
+    return toy_plan(folder, f"{space}storage: {folder}\n{more}", whole)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget, TrackingSettings
 from tests.orchestrator.conftest import Cli
-from tests.orchestrator.driven import driving, outcomes, start_next
+from tests.orchestrator.plans import driving, outcomes, start_next
 from tests.orchestrator.record.played import plan_of
 
 

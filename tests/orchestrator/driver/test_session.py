@@ -29,9 +29,8 @@ from orchestrator.sweepfile.resources import Resources
 from orchestrator.tracking.desired import TRIAL_KIND
 from orchestrator.tracking.follower import Lacks
 from orchestrator.tune.cluster import missing
-from tests.orchestrator.driven import driving, start_next
 from tests.orchestrator.logged import started
-from tests.orchestrator.plans import rank, toy_plan
+from tests.orchestrator.plans import driving, rank, start_next, toy_plan
 from tests.orchestrator.record.played import STEPS, plan_of, progress
 from tests.orchestrator.recorded import printed
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.driver.driver import Driver
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult
 from orchestrator.record.events import Event
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
 from orchestrator.search.stages import make_strategy
-from orchestrator.sweepfile.load import load_sweep
-from tests.orchestrator.driven import run_some
+from tests.orchestrator import plans
 
 STEPS = 3
 LORA = "space: [{method: lora, rank: {values: %s}, learning_rate: {values: [0.001, 0.01]}}]\n"
@@ -63,32 +61,29 @@ FILES = {
 
 @cache
 def plan_of(kind: str, variant: int) -> Plan:
+    head = f"tasks: [toy/paraphrase, toy/sentiment]\ntraining: {{epochs: {STEPS}}}\n"
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "sweep.yaml"
-        head = f"name: t\nmodel: m\ntasks: [toy/paraphrase, toy/sentiment]\ntraining: {{epochs: {STEPS}}}\n"
-        file.write_text(head + FILES[kind][variant])
-        sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, count, lambda run: 1000))
+        return plans.toy_plan(Path(folder), head + FILES[kind][variant], whole)
 
 
-def count(run: RunSpec) -> Counts:
+def whole(run: RunSpec) -> int:
+    """The parameters of an adapter before it is cut."""
     ranks = run.parameters.get("ranks")
-    return Counts(10 * ranks[-1] if ranks else 100 * run.parameters["rank"], 2, 100, 40)
+    return 10 * ranks[-1] if ranks else 100 * run.parameters["rank"]
+
+
+def size_of(trial: PlannedTrial) -> int:
+    """The most parameters of an output."""
+    return int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else whole(trial.run)
 
 
 def score_of(trial: PlannedTrial, step: int = STEPS) -> float:
-    run = trial.run
-    size = int(run.cut_from.to.split(":")[1]) if run.cut_from else count(run).trainable_parameters
     luck = int(trial.key[:2], 16) % 7 / 5
-    return 60 + math.log2(size) - 3 * abs(math.log10(run.training.learning_rate) + 2) + luck + step
+    return 60 + math.log2(size_of(trial)) - 3 * abs(math.log10(trial.run.training.learning_rate) + 2) + luck + step
 
 
 def finished(trial: PlannedTrial) -> TrialResult:
-    size = float(int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else count(trial.run).trainable_parameters)
-    score = score_of(trial)
-    return TrialResult(
-        trial.key, "finished", {"search_score": score, "score": score}, {"trainable_parameters": size}, STEPS, 1.0
-    )
+    return replace(plans.finished(trial, score_of, size_of), steps=STEPS)
 
 
 @cache
@@ -96,7 +91,7 @@ def undisturbed(kind: str, variant: int) -> list[str]:
     """The trials that are wanted at the end of a sweep to which nothing happens."""
     plan = plan_of(kind, variant)
     with tempfile.TemporaryDirectory() as folder:
-        run_some(plan, Path(folder), lambda job: [Outcome(finished(trial)) for trial in job.trials])
+        plans.run_some(plan, Path(folder), lambda job: [Outcome(finished(trial)) for trial in job.trials])
         return [trial.key for trial in make_strategy(plan).wanted(read_state(SweepFolder(Path(folder)).record))]
 
 

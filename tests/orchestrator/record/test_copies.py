@@ -27,9 +27,8 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking.client import open_store
 from orchestrator.tracking.reader import StoreReader
-from tests.orchestrator.driven import driving, outcomes, run_some, start_next
 from tests.orchestrator.logged import SweepLog, entry, mirror
-from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.plans import driving, outcomes, run_some, start_next, toy_plan
 
 SWEEP = "name: s\nmodel: m\ntasks: [toy/sentiment]\nspace: [{method: lora, rank: {values: [1, 2]}}]"
 

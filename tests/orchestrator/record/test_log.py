@@ -28,8 +28,8 @@ from orchestrator.record.log import (
     read_state,
 )
 from tests.orchestrator.conftest import Cli
-from tests.orchestrator.driven import driving
 from tests.orchestrator.logged import SweepLog, entry
+from tests.orchestrator.plans import driving
 from tests.orchestrator.record.played import plan_of
 
 

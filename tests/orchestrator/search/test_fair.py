@@ -27,8 +27,7 @@ from orchestrator.review.front_tables import write_csv
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.fair import write_out
 from orchestrator.tracking.desired import CONFIGURATION_KIND, TUNES
-from tests.orchestrator.driven import run_some
-from tests.orchestrator.plans import rank, toy_plan, toy_sweep
+from tests.orchestrator.plans import rank, run_some, toy_plan, toy_sweep
 
 TASKS = ["toy/paraphrase", "toy/sentiment"]
 RATES = [0.001, 0.01, 0.1]

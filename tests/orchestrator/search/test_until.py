@@ -20,8 +20,7 @@ from orchestrator.record.state import State
 from orchestrator.results.answer import answer_of
 from orchestrator.results.probabilities import _variances, moderate
 from orchestrator.review.progress import read_status
-from tests.orchestrator.driven import outcomes, run_some
-from tests.orchestrator.plans import rank, toy_plan
+from tests.orchestrator.plans import outcomes, rank, run_some, toy_plan
 
 Score = Callable[[PlannedTrial], float]
 RANKS = [1, 2, 4, 8, 16]

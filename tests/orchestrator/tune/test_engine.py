@@ -19,8 +19,7 @@ from orchestrator.sweepfile.settings import SEARCHERS
 from orchestrator.tune import attempts, engine, private
 from orchestrator.tune.crew import _Actors, share_of
 from orchestrator.tune.engine import Jobs, Recording, config_of
-from tests.orchestrator.driven import driving, outcomes
-from tests.orchestrator.plans import toy_plan
+from tests.orchestrator.plans import driving, outcomes, toy_plan
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
