@@ -7,7 +7,6 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from rich.console import Console
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from orchestrator.driver.display import SweepOutcome
-from orchestrator.plan.trial import PlannedTrial, Status, Trial, TrialResult, Why
+from orchestrator.plan.trial import Status, Trial, TrialResult, Why
 from orchestrator.record.events import Ended, Event, Opened, SessionStarted, Wanted
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import Log, read_state
 from orchestrator.record.state import Entry
 from orchestrator.results.intervals import interval, sampling_reach
-from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.summary import Summary
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]
 
@@ -105,15 +104,6 @@ def results_of(sweep: Path | SweepOutcome) -> dict[str, TrialResult]:
     """The results of trials by key, in a sweep's folder or after a session."""
     state = read_state(SweepFolder(sweep).record) if isinstance(sweep, Path) else sweep.state
     return {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
-
-
-def summarize(
-    trials: Iterable[PlannedTrial], results: Mapping[str, TrialResult], planned: Mapping[str, Mapping[str, float]] | None = None
-) -> list[Summary]:
-    """Summarizes planned trials with the results by key of those that have ended; `planned` are counts by configuration."""
-    counts = planned or {}
-    described = [replace(trial.trial, planned=counts.get(trial.configuration, {})) for trial in trials]
-    return summarize_entries(Entry(trial, results.get(trial.key)) for trial in described)
 
 
 def made(

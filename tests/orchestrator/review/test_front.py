@@ -8,7 +8,9 @@ import html
 import math
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,39 +36,38 @@ from orchestrator.review.front_tables import (
     write_front,
 )
 from tests.golden import check_golden
-from tests.orchestrator.recorded import printed, summarize
+from tests.orchestrator.recorded import printed
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")
 
 
-def trial(rank: int, task: str, seed: int, method: str = "craft") -> PlannedTrial:
+def ended(rank: int, task: str, seed: int, score: float, size: float, method: str = "craft") -> Entry:
     parameters = {"craft": {"ranks": ["all", rank, rank]}, "head": {}, "full": {}}.get(method, {"rank": rank})
-    run = RunSpec(
-        model="m", task=task, method=method, parameters=parameters, seed=seed, training=TrainingSettings(learning_rate=3e-4)
-    )
-    return PlannedTrial(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4")
+    training = TrainingSettings(learning_rate=3e-4)
+    run = RunSpec(model="m", task=task, method=method, parameters=parameters, seed=seed, training=training)
+    metrics = {"score": score, ("matthews" if task == "glue/cola" else "accuracy"): score}
+    counts = {"trainable_parameters": size, "peak_memory_bytes": 1e6 * (seed + 1), "step_seconds": 0.1 * (seed + 1)}
+    trial = PlannedTrial(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4").trial
+    return Entry(trial, TrialResult(trial.key, "finished", metrics, counts, 30, 10.0))
 
 
-def result(spec: PlannedTrial, score: float, parameters: float) -> TrialResult:
-    metrics = {"score": score, ("matthews" if spec.run.task == "glue/cola" else "accuracy"): score}
-    measured = {"peak_memory_bytes": 1e6 * (spec.run.seed + 1), "step_seconds": 0.1 * (spec.run.seed + 1)}
-    return TrialResult(spec.key, "finished", metrics, {"trainable_parameters": parameters} | measured, 30, 10.0)
-
-
-def sweep(
-    scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3
-) -> tuple[list[PlannedTrial], dict[str, TrialResult]]:
+def sweep(scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3) -> list[Entry]:
     """A sweep of (method, rank) -> (mean score, parameters); seeds spread it by a point (LoRA's backwards), tasks by 20."""
-    trials, results = [], {}
-    for (method, rank), (score, parameters) in scores.items():
-        for task in TASKS:
-            for seed in range(seeds):
-                spec = trial(rank, task, seed, method)
-                trials.append(spec)
-                offset = (10 if task == TASKS[1] else -10) + (seed - (seeds - 1) / 2) * (-1 if method == "lora" else 1)
-                results[spec.key] = result(spec, score + offset, parameters)
-    return trials, results
+    entries = []
+    for (method, rank), (score, size) in scores.items():
+        for task, seed in product(TASKS, range(seeds)):
+            offset = (10 if task == TASKS[1] else -10) + (seed - (seeds - 1) / 2) * (-1 if method == "lora" else 1)
+            entries.append(ended(rank, task, seed, score + offset, size, method))
+    return entries
+
+
+def waiting(scores: dict[tuple[str, int], tuple[float, float]]) -> list[Entry]:
+    return [replace(entry, result=None) for entry in sweep(scores)]
+
+
+def judged(entries: Iterable[Entry]) -> list[Summary]:
+    return mark_front(summarize_entries(entries), OBJECTIVES)
 
 
 FOUR = {
@@ -79,14 +80,14 @@ FOUR = {
 
 @pytest.fixture
 def four() -> list[Summary]:
-    return mark_front(summarize(*sweep(FOUR)), OBJECTIVES)
+    return judged(sweep(FOUR))
 
 
 def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tmp_path: Path) -> None:
     points = {("head", 0): (74.2, 0.0)} | FOUR
     del points["lora", 16]
     for scores in (points, points | {("lora", 16): (87.0, 150000.0)}):
-        summaries = mark_front(summarize(*sweep(scores)), OBJECTIVES)
+        summaries = judged(sweep(scores))
         idle = "not shown to be better than the head alone: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4"
         assert idle in caption(summaries, OBJECTIVES)
     assert "head alone" not in caption(four, OBJECTIVES)
@@ -103,25 +104,25 @@ def test_the_caption_says_that_an_interval_has_the_luck_of_tuning(four: list[Sum
 
 
 def test_nothing_is_said_of_intervals_before_a_configuration_is_complete() -> None:
-    trials, results = sweep({("lora", 8): (74.0, 70000.0)})
-    begun = mark_front(summarize(trials, dict([results.popitem()])), OBJECTIVES)
+    one = {("lora", 8): (74.0, 70000.0)}
+    begun = judged([*waiting(one)[:-1], sweep(one)[-1]])
     assert caption(begun, OBJECTIVES) == "● 0 of 1 configuration on the front; 1 incomplete, not ranked"
     assert "seed" not in latex(begun, OBJECTIVES)
 
 
 @pytest.mark.parametrize(("score", "named"), [(73.0, True), (75.0, False)])
 def test_without_an_interval_the_means_are_compared_with_the_head(score: float, named: bool) -> None:
-    found = summarize(*sweep({("head", 0): (74.0, 0.0), ("lora", 8): (score, 70000.0)}, seeds=1))
+    found = summarize_entries(sweep({("head", 0): (74.0, 0.0), ("lora", 8): (score, 70000.0)}, seeds=1))
     found = [replace(one, scores={key: value for key, value in one.scores.items() if key[0] == TASKS[0]}) for one in found]
     assert [one.method for one in not_shown_to_beat_head(found)] == (["lora"] if named else [])
 
 
 def test_the_normalized_mean_is_between_the_head_alone_and_full() -> None:
-    trials, results = sweep({("head", 0): (40.0, 0.0), ("lora", 8): (70.0, 70000.0), ("full", 0): (80.0, 1e7)})
-    for spec in trials:  # on RTE full is twice as far from the head, and LoRA is as good
-        if spec.run.task == TASKS[1] and spec.run.method != "head":
-            results[spec.key].metrics["score"] += 40 if spec.run.method == "full" else 50
-    found = {summary.method: summary for summary in mark_front(summarize(trials, results), OBJECTIVES)}
+    entries = sweep({("head", 0): (40.0, 0.0), ("lora", 8): (70.0, 70000.0), ("full", 0): (80.0, 1e7)})
+    for entry in entries:  # on RTE full is twice as far from the head, and LoRA is as good
+        if entry.trial.task == TASKS[1] and entry.trial.method != "head":
+            entry.result.metrics["score"] += 40 if entry.trial.method == "full" else 50
+    found = {summary.method: summary for summary in judged(entries)}
     assert {name: round(one.value("normalized"), 6) for name, one in found.items()} == {"head": 0, "lora": 87.5, "full": 100}
     # Seeds lie a point apart: 2.5 of the scale of CoLA's 40 points, and 1.25 of RTE's 80.
     lora = found["lora"].bounds("normalized")
@@ -131,38 +132,36 @@ def test_the_normalized_mean_is_between_the_head_alone_and_full() -> None:
 @pytest.mark.parametrize("left", [("head", "lora"), ("lora", "full")])
 def test_without_both_ends_there_is_no_normalized_mean(left: tuple[str, ...]) -> None:
     every = {("head", 0): (40.0, 0.0), ("lora", 8): (70.0, 70000.0), ("full", 0): (80.0, 1e7)}
-    summaries = mark_front(summarize(*sweep({key: one for key, one in every.items() if key[0] in left})), OBJECTIVES)
+    summaries = judged(sweep({key: one for key, one in every.items() if key[0] in left}))
     assert "normalized" not in markdown(summaries, OBJECTIVES)
     # nor where full fine-tuning is not shown to be above the head alone, or is below it on a task
-    trials, results = sweep(every)
     for change, task in ((-40, None), (-45, TASKS[0]), (-39.5, TASKS[0])):  # on that task not shown, though by all together
-        worse = dict(results)
-        for spec in trials:
-            if spec.run.method == "full" and task in (None, spec.run.task):
-                old = results[spec.key]
-                score = old.metrics["score"] + change + 3 * (spec.run.seed % 2)
-                worse[spec.key] = replace(old, metrics=old.metrics | {"score": score})
-        assert not any("normalized" in summary.metrics for summary in mark_front(summarize(trials, worse), OBJECTIVES))
+        entries = sweep(every)
+        for entry in entries:
+            if entry.trial.method == "full" and task in (None, entry.trial.task):
+                entry.result.metrics["score"] += change + 3 * (entry.trial.seed % 2)
+        assert not any("normalized" in summary.metrics for summary in judged(entries))
 
 
 def mixed() -> list[Summary]:
     """A sweep with everything that a table shows: a control, full fine-tuning, tuning, a failure, a stop, what waits."""
     points = {("head", 0): (40.0, 0.0)} | FOUR | {("full", 0): (80.0, 1e7), ("dora", 4): (50.0, 5000.0)}
-    trials, results = sweep(points)
-    broken, stopped = (next(trial for trial in trials if trial.configuration == name) for name in ("craft64", "dora4"))
-    results[broken.key] = TrialResult(broken.key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
-    results[stopped.key] = replace(results[stopped.key], status="stopped")
-    for spec in trials:
-        results[spec.key].facts["reported_examples"], results[spec.key].facts["random_guessing"] = 277.0, 50.0
-    entries = [Entry(spec.trial, results[spec.key]) for spec in trials]
+    entries = sweep(points)
+    names = [entry.trial.configuration for entry in entries]
+    broken, stopped = names.index("craft64"), names.index("dora4")
+    failed = TrialResult(entries[broken].key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
+    entries[broken] = replace(entries[broken], result=failed)
+    entries[stopped] = replace(entries[stopped], result=replace(entries[stopped].result, status="stopped"))
+    for entry in entries:
+        entry.result.facts.update(reported_examples=277.0, random_guessing=50.0)
     for entry in [entry for entry in entries if entry.trial.configuration == "lora16"]:
         for rate in (1e-4, 3e-4, 1e-3):
             parameters = {**entry.trial.parameters, "learning_rate": rate, "seed": 9}
-            result_ = replace(entry.result, metrics={"search_score": 50 + rate}, key=f"{entry.key}{rate}")
-            names = {"key": result_.key, "configuration": f"candidate{rate}", "seed": 9}
-            trial = replace(entry.trial, **names, parameters=parameters, why=Why("candidate", "lora16"))
-            entries.append(Entry(trial, result_))
-    return mark_front(summarize_entries(entries), OBJECTIVES)
+            result = replace(entry.result, metrics={"search_score": 50 + rate}, key=f"{entry.key}{rate}")
+            named = {"key": result.key, "configuration": f"candidate{rate}", "seed": 9}
+            candidate = replace(entry.trial, **named, parameters=parameters, why=Why("candidate", "lora16"))
+            entries.append(Entry(candidate, result))
+    return judged(entries)
 
 
 def test_every_form_of_the_front_is_as_the_golden_files_have_it(tmp_path: Path) -> None:
@@ -182,25 +181,24 @@ def rendered(summaries: list[Summary], width: int = 160) -> str:
 
 
 def test_a_tie_in_all_but_the_last_bit_is_a_tie() -> None:
-    trials, results = [], {}
+    entries = []
     # (a + b) / 2 of these differs by one unit in the last place from seed order to seed order.
-    for rank, scores, parameters in ((8, (158.0 / 3, 152.0 / 3), 300.0), (16, (52.0, 154.0 / 3), 600.0)):
-        for seed, score in enumerate(scores):
-            trials.append(trial(rank, TASKS[0], seed))
-            results[trials[-1].key] = result(trials[-1], score, parameters)
-    small, large = mark_front(summarize(trials, results), OBJECTIVES)
+    for rank, scores, size in ((8, (158.0 / 3, 152.0 / 3), 300.0), (16, (52.0, 154.0 / 3), 600.0)):
+        entries += [ended(rank, TASKS[0], seed, score, size) for seed, score in enumerate(scores)]
+    small, large = judged(entries)
     assert small.score.mean == pytest.approx(large.score.mean, abs=1e-9)
     assert (small.on_front, large.on_front) == (True, False)
 
 
 def test_a_task_that_never_finished_leaves_no_suite_score() -> None:
-    trials, results = sweep({("craft", 8): (60.0, 300.0)})
-    only_cola = {key: value for key, value in results.items() if "matthews" in value.metrics}
-    (half,) = summarize(trials, only_cola)
+    one = {("craft", 8): (60.0, 300.0)}
+    entries = [done if done.trial.task == "glue/cola" else left for done, left in zip(sweep(one), waiting(one), strict=True)]
+    (half,) = summarize_entries(entries)
     assert math.isnan(half.score.mean)
     assert half.tasks["glue/cola"].mean == 50.0
     assert (half.finished, half.planned, half.seeds) == (3, 6, 0)
-    (none,) = mark_front(summarize(trials, {}, {"craft8": {"trainable_parameters": 300.0}}), OBJECTIVES)
+    planned = {"trainable_parameters": 300.0}
+    (none,) = judged(replace(entry, trial=replace(entry.trial, planned=planned)) for entry in waiting(one))
     assert (none.finished, none.on_front, none.value("trainable_parameters")) == (0, False, 300.0)
 
 
@@ -217,8 +215,7 @@ def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:
-    trials, _ = sweep({("craft", 8): (60.0, 300.0)})
-    for summaries in ([], mark_front(summarize(trials, {}), OBJECTIVES)):
+    for summaries in ([], judged(waiting({("craft", 8): (60.0, 300.0)}))):
         assert all(
             path.stat().st_size for path in write_front(summaries, OBJECTIVES, tmp_path, "nothing") if path.suffix != ".csv"
         )
@@ -228,10 +225,10 @@ def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("metrics", [("accuracy", "accuracy"), ("likelihood", "likelihood"), ("matthews", "accuracy")])
 def test_the_score_is_headed_by_its_metric(metrics: tuple[str, str], tmp_path: Path) -> None:
-    trials, results = sweep(FOUR)
-    for spec in trials:
-        results[spec.key].facts["metric"] = metrics[TASKS.index(spec.run.task)]
-    summaries, same = mark_front(summarize(trials, results), OBJECTIVES), len({*metrics}) == 1
+    entries = sweep(FOUR)
+    for entry in entries:
+        entry.result.facts["metric"] = metrics[TASKS.index(entry.trial.task)]
+    summaries, same = judged(entries), len({*metrics}) == 1
     heading = f"{metrics[0]}, %" if same else "score"
     assert heading in rendered(summaries)
     assert f"| {heading} |" in markdown(summaries, OBJECTIVES)
@@ -255,7 +252,7 @@ def crowd(seed: int, count: int, a_decade: float) -> list[str]:
 
 def drawn(points: list[str], half: float | None = None, possible: str = "") -> tuple[Any, set[str]]:
     """The picture of such points with the ids of its front; those of the method `possible` may be on it."""
-    (any_one,), found = summarize(*sweep({("craft", 8): (60.0, 300.0)})), []
+    (any_one,), found = summarize_entries(sweep({("craft", 8): (60.0, 300.0)})), []
     for place, (method, size, mean) in enumerate(map(str.split, points)):
         ends = [float(mean) + way * (half or 0) for way in (-1, 1)]
         metrics = {"score": Interval(float(mean), *ends, 3 if half else 1)}

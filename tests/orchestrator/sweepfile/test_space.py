@@ -24,7 +24,6 @@ from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block, Choice, grid, neighbours, sample
 from tests.orchestrator.plans import config_alone
-from tests.orchestrator.recorded import summarize
 
 
 def block(content: dict, index: int = 0) -> Block:
@@ -133,7 +132,7 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
     assert len({configuration.id for configuration in plan.configurations}) == 5
     flat = flat_parameters(plan.trials[0].run)
     assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
-    assert {row.method for row in summarize(plan.trials, {})} == {"peft LILY", "peft HIRA", "peft FROD"}
+    assert {trial.trial.method for trial in plan.trials} == {"peft LILY", "peft HIRA", "peft FROD"}
     for tuned, together in (("config.r", True), ("projections", False)):
         tuning = load_sweep(file, [f"replication={{seeds: [9], tuned: [{tuned}]}}"])
         assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together
