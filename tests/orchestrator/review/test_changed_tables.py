@@ -175,22 +175,6 @@ def _attempts(state: str, kept: bool) -> Any:
     return change
 
 
-def _wide(rows: list[Row]) -> list[Row]:
-    """Seeds in columns."""
-    score, seed, rank, size = (_column(rows, part) for part in ("score", "seed", "rank", "size"))
-    wide = dict[int, Row]()
-    for row in rows:
-        wide.setdefault(row[rank], {rank: row[rank], size: row[size]})[f"accuracy_seed{row[seed]}"] = row[score]
-    return [*wide.values()]
-
-
-def _long(rows: list[Row]) -> list[Row]:
-    """Scores in rows."""
-    score = _column(rows, "score")
-    rest = [({name: cell for name, cell in row.items() if name != score}, row[score]) for row in rows]
-    return [row | {"metric": name, "value": cell} for row, v in rest for name, cell in (("accuracy", v), ("loss", 1 / v))]
-
-
 def _without(part: str) -> Any:
     return lambda rows: [{name: cell for name, cell in row.items() if name != _column(rows, part)} for row in rows]
 
@@ -227,8 +211,6 @@ CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
     "epochs": _epochs("epoch"),
     "steps": _epochs("global_step"),
     "rounds": _epochs("round"),
-    "seeds in columns": _wide,
-    "scores in rows": _long,
     "failed attempts": _attempts("failed", kept=False),
     "crashed attempts": _attempts("crashed", kept=True),
     "a status of one's own": _attempts("kaputt", kept=True),
@@ -270,16 +252,11 @@ def truth() -> PastSweep:
 
 INCOMPLETE = ("no rank", "rounds", "once again, better", "unknown paths", "folds")
 """Tables that lack what the verdict needs: their commands say something else, or cannot say it."""
-RESHAPED = ("seeds in columns", "scores in rows")
-"""Tables whose rows are no trainings."""
-
-
 QUICK = ("same", "crashed attempts")
 CASES = [
     pytest.param(kind, change, marks=[] if kind == "plain" or change in QUICK else pytest.mark.slow)
     for kind in TABLES
     for change in CHANGES
-    if kind != "optuna" or change not in RESHAPED  # which no study has
 ]
 
 
@@ -298,11 +275,7 @@ def test_a_changed_table_is_judged_alike_or_refused(kind: str, change: str, trut
         assert _agree(record, truth, change), [(row.label, row.planned, row.score.mean) for row in record.summaries]
         return
     commands = re.findall(r"^  (craft-sweeps judge .*)$", said, re.M)
-    assert (
-        re.search(r"changed.csv, line \d+(: | and)", said)
-        or commands
-        or (change in RESHAPED and "a row is one training" in said)
-    )
+    assert re.search(r"changed.csv, line \d+(: | and)", said) or commands
     if commands and change not in INCOMPLETE:
         assert any(_says(shlex.split(command), truth, change) for command in commands), said
 
@@ -372,9 +345,17 @@ def test_what_no_column_says_is_asked_for(head: str, call: Call, said: str, tmp_
     assert said in refusal(tmp_path, lines, call)
 
 
-def test_means_of_trainings_are_no_trainings(tmp_path: Path) -> None:
-    said = refusal(tmp_path, "method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n")
-    assert "acc_mean, acc_std: a row is one training" in said
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("method,acc_mean,acc_std,n\nlora,81.5,0.4,3\ndora,82.5,0.7,5\n", "acc_mean, acc_std: a row is one training"),
+        ("rank,acc_seed0,acc_seed1\n1,81.5,81.9\n2,82.5,83.2\n", "acc_seed0, acc_seed1: a row is one training"),
+        ("rank,metric,value\n1,acc,0.8\n1,loss,0.5\n2,acc,0.9\n2,loss,0.4\n", "metric: a row is one training"),
+    ],
+    ids=["means", "seeds in columns", "scores in rows"],
+)
+def test_rows_that_are_no_trainings_are_refused(lines: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(tmp_path, lines)
 
 
 def test_nothing_is_paired_by_the_order_of_rows(tmp_path: Path) -> None:
