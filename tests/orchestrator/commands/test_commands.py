@@ -178,8 +178,8 @@ def test_more_runs_what_the_answer_proposes(tmp_path: Path, monkeypatch: pytest.
     answer = Answer("unsure", "c", "c", None, "It is not known.", command="craft-sweeps more two", changes={"seeds": [0, 1, 2]})
     monkeypatch.setattr(PastSweep, "answer", answer)
     monkeypatch.setattr(State, "again", AGAIN)
-    calls = []
-    monkeypatch.setattr(commands_of_runs, "run_file", lambda call, console: calls.append(call) or _Finished())
+    calls, finished = [], SimpleNamespace(trouble=None, signal=None, exhausted=None, complete=True)
+    monkeypatch.setattr(commands_of_runs, "run_file", lambda call, console: calls.append(call) or finished)
     assert "It is not known." in cli("more", str(folder), "--yes").out
     (call,) = calls
     assert (call.sweep, call.resume, call.changes) == ("s.yaml", True, ("seeds=[0, 1, 2]",))
@@ -211,10 +211,3 @@ def test_the_command_of_an_answer_judges_by_the_same_points(tmp_path: Path, monk
     assert (sweep.answer.command, sweep.answer.changes) == ("craft-sweeps more two", {"seeds": [0, 1, 2]})
     wider = sweep.with_within(2).answer
     assert (wider.command, wider.changes["enough.within"]) == ("craft-sweeps more two --within 2", 2)
-
-
-class _Finished:
-    """The outcome of a session in which all went well."""
-
-    trouble = signal = exhausted = None
-    complete = True
