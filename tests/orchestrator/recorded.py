@@ -56,16 +56,12 @@ def record(
                     metrics = {"search_score": search, "score": score}
                     counts = {"trainable_parameters": size}
                     results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=known | dict(facts or {}))))
-    begin(folder, **content | {"space": [{"method": "lora", "rank": 1}]} | dict(file or {}))
-    write_log(folder, Wanted(keys=[trial.key for trial in trials], trials=trials), *results)
-    return folder
-
-
-def begin(folder: Path, **content: Any) -> None:
-    """Writes the effective file of a sweep, and the start of its log."""
+    content |= {"space": [{"method": "lora", "rank": 1}]} | dict(file or {})
     (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
     opened = Opened(sweep=content["name"], sweep_id=uuid.uuid5(uuid.NAMESPACE_URL, content["name"]).hex)
-    write_log(folder, opened, SessionStarted(sweep=content, configurations=1, trainings=1))
+    started = SessionStarted(sweep=content, configurations=1, trainings=1)
+    write_log(folder, opened, started, Wanted(keys=[trial.key for trial in trials], trials=trials), *results)
+    return folder
 
 
 def write_log(folder: Path, *events: Event) -> None:

@@ -49,22 +49,17 @@ def plan_of(folder: Path, shape: str, task: str, space: str = LORA, more: str = 
     return make_plan(toy_sweep(folder, SWEEP.format(model=folder, task=task, space=space, more=more)))
 
 
-def encoder(tokens: int, layers: int = 12, width: int = 768, inner: int = 3072) -> int:
-    """A forward pass of RoBERTa: per token q, k, v, o, up and down, then the scores of every pair and their sums of values."""
-    products = tokens * layers * (4 * 2 * width * width + 2 * 2 * width * inner)
-    return products + layers * 2 * 2 * tokens * tokens * width
-
-
-def decoder(tokens: int, layers: int = 32, width: int = 4096, inner: int = 14336, keys: int = 1024) -> int:
-    """A forward pass of LLaMA3-8B: q and o, the smaller k and v, gate, up and down; attention as above."""
-    products = tokens * layers * (2 * 2 * width * width + 2 * 2 * width * keys + 3 * 2 * width * inner)
+def pass_of(tokens: int, layers: int, width: int, keys: int, inner: int, matrices: int) -> int:
+    """A forward pass: per token q and o, k and v, up and down, or a gate too, then the scores of every pair and their sums."""
+    products = tokens * layers * (2 * 2 * width * width + 2 * 2 * width * keys + matrices * 2 * width * inner)
     return products + layers * 2 * 2 * tokens * tokens * width
 
 
 def test_an_encoder_does_the_operations_of_its_layers(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "RoBERTa-base", "glue/cola", f"{LORA}, {{method: full}}, {{method: head}}")
     lora, full, head = (count_operations(run_of(plan, row, "glue/cola"), row, 128) for row in plan.trained)
-    forward, adapter = encoder(128), 6 * 2 * 12 * 2 * 768 * 8 * 128
+    forward = pass_of(128, layers=12, width=768, keys=768, inner=3072, matrices=2)
+    adapter = 6 * 2 * 12 * 2 * 768 * 8 * 128
     assert lora.forward == pytest.approx(forward, rel=0.02)  # the pooler and nothing else may be in it
     assert lora.trained == pytest.approx(2 * forward + adapter / 2, rel=0.02)
     assert full.trained == pytest.approx(3 * forward, rel=0.02)
@@ -76,7 +71,8 @@ def test_a_decoder_does_a_forward_pass_more_under_checkpointing_and_reads_its_we
     plan = plan_of(tmp_path, "LLaMA3-8B", "commonsense", more=", gradient_checkpointing: true, eval_batch_size: 16")
     (row,) = plan.trained
     run = run_of(plan, row, "commonsense")
-    forward, parameters = decoder(128), 32 * 8 * (2 * 4096 + 4096 + 1024)
+    forward = pass_of(128, layers=32, width=4096, keys=1024, inner=14336, matrices=3)
+    parameters = 32 * 8 * (2 * 4096 + 4096 + 1024)
     assert row.counts.trainable_parameters == parameters
     counted = count_operations(run, row, 128)
     assert counted.forward == pytest.approx(forward, rel=1e-6)
