@@ -29,7 +29,7 @@ from tests.craft.conftest import MakeSpec
 from tests.gpu.conftest import Figure, in_new_process
 from tests.orchestrator.plans import count
 from tests.orchestrator.recorded import results_of
-from tests.orchestrator.tune.test_gpus import sweep_of
+from tests.orchestrator.tune.test_joined import sweep_of
 
 MIB, GIB = 2**20, 2**30
 
