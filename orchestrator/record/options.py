@@ -163,7 +163,8 @@ def check_answers(address: str) -> None:
 
 def check_socket_room() -> None:
     """Raises ValueError if the paths of a new cluster's sockets would be longer than the system allows."""
-    folder = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))
+    by_system = os.environ.get("TMPDIR", "/tmp") if sys.platform.startswith("linux") else "/tmp"  # Ray's own rule
+    folder = os.environ.get("RAY_TMPDIR", by_system)
     room = LONGEST_SOCKET - len(f"/ray/session_2026-11-25_10-06-12_902904_{os.getpid()}/sockets/plasma_store")
     if len(os.fsencode(folder)) > room:
         raise ValueError(

@@ -20,7 +20,7 @@ from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial, TrialResult, Why
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.options import Options
+from orchestrator.record.options import Options, check_socket_room
 from orchestrator.record.state import Entry, State
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
@@ -106,6 +106,9 @@ def test_a_temporary_folder_too_long_for_sockets_is_refused_before_anything_star
     assert "has a path of 110 bytes" in said
     assert said.count("set RAY_TMPDIR to a shorter folder") == 1
     assert names(folder) == before
+    with monkeypatch.context() as mac:
+        mac.setattr("sys.platform", "darwin")
+        check_socket_room()  # Ray reads TMPDIR on Linux alone
     monkeypatch.setenv("RAY_TMPDIR", "/tmp")
     assert "has no tokenizer" in cli("run", "sweep.yaml", status=WRONG).err  # which is found later
 
