@@ -260,7 +260,11 @@ def _wanted(state: State, event: events.Wanted) -> State:
     waves = state.waves + any(trial.key not in state.entries for trial in event.trials)
     described = [replace(state.entries.get(trial.key, Entry(trial, wave=waves)), trial=trial) for trial in event.trials]
     state = state._with(described, waves=waves)
-    return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
+    wanted = {key: None for key in event.keys if key in state.entries}
+    # A constraint may have been loosened since: what runs is no longer refused.
+    allowed = {state.entries[key].trial.configuration for key in wanted}
+    refused = {name: refusal for name, refusal in state.refused.items() if name not in allowed}
+    return replace(state, wanted={**state.wanted, **wanted}, refused=refused)
 
 
 def _started(state: State, event: events.Started) -> State:

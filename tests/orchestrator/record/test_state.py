@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.plan.trial import Trial, TrialResult, Why
-from orchestrator.record.events import EVENTS, Ended, Event, Opened, Reopened, Reported, SessionEnded, SessionStarted, Wanted
+from orchestrator.record.events import (
+    EVENTS,
+    Ended,
+    Event,
+    Opened,
+    Refused,
+    Reopened,
+    Reported,
+    SessionEnded,
+    SessionStarted,
+    Wanted,
+)
 from orchestrator.record.log import Log, read_events, read_state
 from orchestrator.record.state import State, fold, new_rows
 from tests.orchestrator import logged
@@ -129,6 +140,16 @@ def test_a_log_is_read_as_it_was_written_from_any_event_on(history: list[Event],
         assert [event for event, _ in events] == history
         assert [event for event, _ in read_events(path, offset)] == history[place:]
         assert read_state(path) == fold(history)
+
+
+def test_a_configuration_that_a_loosened_constraint_allows_is_refused_no_longer() -> None:
+    trial = logged.entry().trial
+    names = {"configuration": trial.configuration, "label": trial.label, "method": trial.method, "protocol": trial.protocol}
+    refused = fold([Refused(**names, parameters={}, counts={}, reason="above max 40")])
+    assert [*refused.refused] == [trial.configuration]
+    asked = refused.after(Wanted(keys=[trial.key], trials=[trial]))
+    assert not asked.refused
+    assert not fold([Refused(**names, parameters={}, counts={}, reason="above"), Wanted(keys=[trial.key])], asked).refused
 
 
 def test_a_session_has_the_pace_of_the_one_before_until_a_training_has_ended() -> None:
