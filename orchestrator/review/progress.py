@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 from rich.console import Console
 
-from craft.words import format_duration
+from craft.words import format_duration, plural
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import SessionEnded
 from orchestrator.record.folder import SILENT_SECONDS, Holder, SweepFolder, holder_of
@@ -179,7 +179,7 @@ class Progress(Report):
         if cuts := self.trials.total - done.total:
             parts.append(f"{self.trials.finished - done.finished}/{cuts} cuts done")
         if self.refused:
-            parts.append(f"{self.refused} configurations refused by a constraint")
+            parts.append(f"{self.refused} {plural(self.refused, 'configuration')} refused by a constraint")
         return ", ".join(parts)
 
     @property

@@ -104,7 +104,8 @@ CASES: dict[str, Case] = {
          "step 10 of 30, search score 60.0", "no evaluation yet"],
     ),
     "stopped": (stopped, HERE, {"trainings.stopped": 1, "trials.stopped": 2, "trials.failed": 0}, ["1 stopped"]),
-    "paused": (paused, HERE, {"phase": "running", "trainings.paused": 1, "refused": 1}, ["1 paused"]),
+    "paused": (paused, HERE, {"phase": "running", "trainings.paused": 1, "refused": 1},
+        ["1 paused", ", 1 configuration refused by a constraint"]),
     "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
     "lost": (
         running, GONE,
