@@ -86,10 +86,11 @@ def _load(options: Options) -> tuple[Sweep, Options]:
     """Returns the sweep of a file with the changes by which it was recorded, and the options with them."""
     sweep = load_sweep(options.sweep, options.assignments)
     store_of(options, sweep)
-    if SweepFolder(sweep.folder).effective.exists():
-        check_resume(sweep.folder, sweep)
     continued = options.continued(sweep)
-    return (sweep if continued is options else load_sweep(options.sweep, continued.assignments)), continued
+    if continued is not options:
+        sweep = load_sweep(options.sweep, continued.assignments)
+    check_resume(sweep.folder, sweep)
+    return sweep, continued
 
 
 def _check_name(options: Options, sweep: Sweep) -> bool:

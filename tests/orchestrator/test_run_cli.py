@@ -152,9 +152,10 @@ def resumed(*changes: str) -> Plan:
 
 
 def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
-    recorded("seeds=[0, 1]", "enough.within=2", tracking_uri="sqlite:///other.db")
+    recorded("seeds=[0, 1]", "enough.within=2", "training.max_steps=3", tracking_uri="sqlite:///other.db")
     sweep = resumed().sweep
     assert (sweep.seeds, sweep.enough.within, sweep.tracking.uri) == ((0, 1), 2, "sqlite:///other.db")
+    assert sweep.training.max_steps == 3, "also what may not change"
     sweep = resumed("seeds=[0, 1, 2]").sweep
     assert (sweep.seeds, sweep.enough.within) == ((0, 1, 2), 2), "one more change, the others stay"
     Path("sweep.yaml").write_text("# the same sweep\n" + Path("sweep.yaml").read_text())
