@@ -19,7 +19,7 @@ from rich.console import Console
 
 from orchestrator.record.folder import SweepFolder, holder_of
 from orchestrator.record.options import CONTINUE, Options, check_answers, check_socket_room
-from orchestrator.record.resume import check_begun, check_resume
+from orchestrator.record.resume import check_begun, check_resume, recorded_sweep
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
@@ -86,10 +86,12 @@ def _load(options: Options) -> tuple[Sweep, Options]:
     """Returns the sweep of a file with the changes by which it was recorded, and the options with them."""
     sweep = load_sweep(options.sweep, options.assignments)
     store_of(options, sweep)
-    continued = options.continued(sweep)
+    continued, recorded = options.continued(sweep), recorded_sweep(sweep.folder)
     if continued is not options:
         sweep = load_sweep(options.sweep, continued.assignments)
-    check_resume(sweep.folder, sweep)
+    if recorded is not None and recorded.search.row.samples and sweep.chosen:  # `auto` stays what it was
+        sweep = load_sweep(options.sweep, [*continued.assignments, f"search.algorithm={recorded.search.algorithm}"])
+    check_resume(sweep.folder, sweep, recorded)
     return sweep, continued
 
 

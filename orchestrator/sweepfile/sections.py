@@ -2,7 +2,7 @@
 what trials need: resources that fit together, a GPU, tasks for a warm start.
 
 What `search.algorithm: auto` stands for is chosen here when the file is read, by the rules of docs/search.md, and
-is written to the effective file, so that a resumed sweep keeps it.
+is written to the effective file. A resumed sweep keeps it if it draws (gp, tpe).
 
     warm_start: {glue/mrpc: glue/mnli}
 

@@ -163,6 +163,14 @@ def test_an_unchanged_file_continues_what_was_recorded(folder: Path) -> None:
     assert plan_sweep(Options("sweep.yaml"), Console(quiet=True)).sweep.seeds == (0,), "without --resume it is another sweep"
 
 
+def test_a_resumed_sweep_keeps_the_searcher_that_auto_was(folder: Path) -> None:
+    Path("sweep.yaml").write_text(Path("sweep.yaml").read_text() + "search: {algorithm: auto, configurations: 2}\n")
+    recorded()
+    for more in (3, 300):  # of which a new sweep would make grid and tpe
+        search = resumed(f"search.configurations={more}").sweep.search
+        assert (search.algorithm, search.configurations) == ("gp", more)
+
+
 @pytest.mark.parametrize("place", ["my runs", '📁 "runs"', "a\\b: #c"])
 @pytest.mark.usefixtures("folder")
 def test_a_storage_folder_may_have_any_name(place: str) -> None:
