@@ -261,7 +261,7 @@ def show_rest(outcome: SweepOutcome, console: Console) -> None:
     if unfinished := len(lost.union(entry.key for entry in outcome.left)):
         say(f"{unfinished} {plural(unfinished, 'trial')} without a result; continue with: {again}")
     elif outcome.open:
-        say(f"the searcher has more to propose; continue with: {again}")
+        say(f"more trials follow; continue with: {again}")
 
 
 def shown_path(path: Path) -> str:
