@@ -50,7 +50,8 @@ def write_out(document: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, 
     new: dict[YamlPath, YamlPath] = {}
     seeds, space = document.get("seeds", [0]), document.get("space")
     if document.get("replication") is None and isinstance(seeds, list) and seeds:
-        tuning = document.get("tuning_seeds") or [next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)]
+        free = next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)
+        tuning = [free] if document.get("tuning_seeds") is None else document["tuning_seeds"]
         rule: dict[str, Any] = {"seeds": seeds, "tuned": [*tuned]}
         document = document | {"seeds": tuning, "replication": rule, "tuning_seeds": None}
         new |= {("seeds",): ("tuning_seeds",), ("replication",): ("seeds",), ("replication", "seeds"): ("seeds",)}
