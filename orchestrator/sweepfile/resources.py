@@ -20,6 +20,8 @@ from craft.settings import Settings, Way
 from craft.words import format_bytes, parse_bytes
 from orchestrator.sweepfile.mistakes import shown
 
+LEAST = 0.0001
+"""Ray counts a resource in such steps."""
 SMALLEST_MEMORY = 2**28
 OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
@@ -27,7 +29,7 @@ OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 class Resources(Settings):
     """What one trial gets: `gpu` in all, the other amounts for each of its processes, all on one machine."""
 
-    cpu: float = Field(1, gt=0, le=1024, description="Cores of each process of a trial.")
+    cpu: float = Field(1, ge=LEAST, le=1024, description="Cores of each process of a trial.")
     gpu: float = Field(
         0,
         ge=0,
@@ -71,8 +73,8 @@ class Resources(Settings):
     @field_validator("gpu")
     @classmethod
     def _check_gpu(cls, gpu: float) -> float:
-        if gpu > 1 and gpu != int(gpu):
-            raise ValueError(f"got {gpu:g}; a trial has a share of one GPU (0.5) or a whole number of GPUs (2)")
+        if 0 < gpu < LEAST or (gpu > 1 and gpu != int(gpu)):
+            raise ValueError(f"got {gpu:g}; a trial has a share of one GPU (0.5; at least {LEAST}) or whole GPUs (2)")
         return gpu
 
     @property
@@ -109,8 +111,8 @@ class Resources(Settings):
                 raise ValueError(f"got {shown(name)}; a resource's name: letters, digits, - _ . and :")
             if name.lower() in OWN_NAMES:
                 raise ValueError(f"{name} has a key of its own: resources.{name.lower()}")
-            if not 0 < amount <= 1e6:
-                raise ValueError(f"got {shown(amount)} of {name}; an amount above 0")
+            if not LEAST <= amount <= 1e6:
+                raise ValueError(f"got {shown(amount)} of {name}; an amount of {LEAST} at least")
         return custom
 
     @property
