@@ -27,7 +27,7 @@ from craft.spec import RunSpec
 from craft.words import format_bytes, nearest, parse_bytes, plural
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.ways import CONTEXT_BYTES, fit_batches
+from orchestrator.plan.ways import CONTEXT_BYTES, choose_way, fit_batches
 from orchestrator.plan.work import work_parts
 
 if TYPE_CHECKING:
@@ -151,10 +151,12 @@ def gpu_cost(
         share = plan.sweep.resources_for(plan.sweep.block_at(trained.path))
         at_once = 1 / share.gpu if 0 < share.gpu < 1 else 1.0
         per_gpu = speed_on(card, run, trained, lengths.get(task), at_once)
-        total += work.seconds(per_gpu)
-        scoring += work.examples * per_gpu.example
+        # A trial whose layers are on several GPUs computes on one of them at a time.
+        held = share.gpu if share.gpu > 1 and choose_way(run, share, card.memory).way == "layers" else 1.0
+        total += held * work.seconds(per_gpu)
+        scoring += held * work.examples * per_gpu.example
         alone = (work * (1 / work.trainings)).seconds(speed_on(card, run, trained, lengths.get(task)))
-        longest = max(longest, alone / max(1.0, share.gpu))
+        longest = max(longest, held * alone / max(1.0, share.gpu))
         writes = writes or _writes(run)
     first = plan.trained[0] if plan.trained else plan.probed[0]
     peak = card.peak(run_of(plan, first, plan.sweep.task_names[0]).training)

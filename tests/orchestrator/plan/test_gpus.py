@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from orchestrator.plan.gpu_costs import (
     LAUNCH,
     PRODUCTS,
     READS,
+    GpuCost,
     count_operations,
     find_card,
     gpu_cost,
@@ -101,6 +103,19 @@ def test_the_micro_batch_that_fits_depends_on_the_memory(tmp_path: Path) -> None
     (none, some, all_) = ((cost.micro_batch, cost.micro_batch_checkpointed) for cost in costs)
     assert (none, all_) == ((0, 0), (64, 64))
     assert 1 <= some[0] < some[1] <= 64
+
+
+def test_layers_on_several_gpus_hold_all_of_them_while_one_computes(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "RoBERTa-base", "glue/cola", "{method: qlora, rank: 8}")
+
+    def cost(resources: Resources) -> GpuCost:
+        return gpu_cost(replace(plan, sweep=plan.sweep.model_copy(update={"resources": resources})), H100, 4)
+
+    alone, whole = cost(Resources(gpu=1)), cost(Resources(gpu=4, parallel="replicate"))
+    layers = cost(Resources(gpu=4, parallel="layers"))
+    assert whole.gpu_hours == alone.gpu_hours
+    assert (layers.gpu_hours, layers.scoring_hours) == pytest.approx((4 * alone.gpu_hours, 4 * alone.scoring_hours))
+    assert layers.wall_hours == pytest.approx(alone.gpu_hours)
 
 
 @pytest.mark.parametrize(
