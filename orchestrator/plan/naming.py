@@ -117,6 +117,10 @@ class Identity:
         return run.with_rate(lambda: self._width)
 
     def own_rate(self, configuration: Configuration) -> float:
+    def rate_of(self, configuration: Configuration) -> float:
+        rate = configuration.training.get("learning_rate", self.sweep.training.learning_rate)
+        return self.own_rate(configuration) if rate is None else float(rate)
+
         row = METHODS[configuration.method]
         return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width)
 

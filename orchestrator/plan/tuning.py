@@ -112,15 +112,15 @@ def families_of(planner: Planner, configurations: Iterable[Configuration]) -> li
     for configuration in configurations:
         if not configuration.candidates:
             groups.setdefault(planner.identity.group(configuration), []).append(configuration)
-    sweep = planner.sweep
+    sweep, rate_of = planner.sweep, planner.identity.rate_of
     transfer = sweep.tuned_settings == (RATE,) and not sweep.search.row.adaptive and not sweep.warm_start
     related: dict[str, list[tuple[Configuration, ...]]] = {}
     for name, group in groups.items():
         row, parameters = METHODS[group[0].method], group[0].parameters
         serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
         if transfer and serves and len(group) > 1:
-            name = f"{planner.identity.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
-        related.setdefault(name, []).append(tuple(sorted(group, key=_rate_of) if transfer and len(group) > 1 else group))
+            name = f"{planner.identity.group(group[0], [str(row.rank)])} {sorted(map(rate_of, group))}"
+        related.setdefault(name, []).append(tuple(sorted(group, key=rate_of) if transfer and len(group) > 1 else group))
     all_families = []
     for some in related.values():
         families = [Family((group,), _begin(planner, group) if transfer else None) for group in some]
@@ -138,15 +138,11 @@ def _begin(planner: Planner, group: Sequence[Configuration]) -> int | None:
     if METHODS[group[0].method].rate is None or len(group) <= len(_near(0)):
         return None
     own = planner.identity.own_rate(group[0])
-    return min(range(len(group)), key=lambda place: abs(math.log(_rate_of(group[place]) / own)))
+    return min(range(len(group)), key=lambda place: abs(math.log(planner.identity.rate_of(group[place]) / own)))
 
 
 def _near(place: int) -> set[int]:
     return {place - 1, place, place + 1}
-
-
-def _rate_of(configuration: Configuration) -> float:
-    return float(configuration.training[RATE])
 
 
 def best_of(tried: Places, preferred: int | None = None) -> int | None:

@@ -74,6 +74,26 @@ def test_a_given_rate_wins_and_an_absent_one_is_the_methods(tmp_path: Path) -> N
     assert said in printed(lambda console: print_plan(plan_without_tasks, console, {}))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "compare: fair\ntuned: {learning_rate: {values: [3e-3, null, 1e-2, 1e-3]}}\nspace: [{method: lora, rank: 8}]",
+        "compare: fair\ntuned: {learning_rate: {values: [5e-3, null, 1e-2, 3e-2]}}\n"
+        "space: [{method: vera, rank: {values: [1, 2, 4]}}]",
+        "seeds: [9]\nreplication: {seeds: [0], tuned: [learning_rate]}\n"
+        "space: [{method: lora, learning_rate: {values: [3e-3, 1e-3]}}, {method: lora}]",
+    ],
+)
+def test_a_candidate_without_a_rate_is_tried_at_the_methods_own(text: str, tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path, text)
+    own = {trial.configuration: trial.run.training.learning_rate for trial in plan.planner.trials(plan.trained)}
+    for family in plan.families:
+        for group in family.groups:
+            rates = [own[candidate.id] for candidate in group]
+            assert len(rates) > 2
+            assert rates == sorted(rates)
+
+
 def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: str, tmp_path: Path) -> None:
     training = {"max_steps": 2, "batch_size": 4, "train_examples": 8, "eval_examples": 8}
     run = RunSpec(model=tiny_bert, task="toy/sentiment", method="vera", parameters={"rank": 4}, training=training)
