@@ -57,15 +57,16 @@ class Identity:
         Ranks `all` may be ranks 64, an alpha may equal the rank, projections have no order, and a setting may have no effect
         beside others.
         """
-        row, block = METHODS[configuration.method], self.sweep.block_at(configuration.path)
+        row, seed = METHODS[configuration.method], self.sweep.seeds[0]
         parameters = dict(configuration.parameters)
         if "alpha" in parameters and parameters["alpha"] == parameters.get("init_rank", parameters.get("rank")):
             parameters["alpha"] = None  # what absent means
         if parameters.get("projections"):
             parameters["projections"] = sorted(parameters["projections"])
         identity = self._content(configuration)
-        tasks = {task: self.sweep.training_for(task, configuration.training, block) for task in self.sweep.task_names}
-        identity["training"] = {task: _with_effect(training) for task, training in tasks.items()}
+        runs = {task: self.spec(configuration, task, seed) for task in self.sweep.task_names}
+        every = self.sweep.tunes  # all blocks have equally many candidates, also those whose rate decides nothing
+        identity["training"] = {task: _with_effect(run.training, every or run.has_rate) for task, run in runs.items()}
         del identity["chosen"]  # these settings are those that trials have, whatever chose them
         identity["parameters"] = parameters
         if self._resolves and row.resolve is not None:
@@ -144,15 +145,15 @@ class Identity:
         }
 
 
-def _with_effect(training: TrainingSettings) -> dict[str, Any]:
+def _with_effect(training: TrainingSettings, has_rate: bool) -> dict[str, Any]:
     """Returns the settings without those that change nothing beside the others."""
-    settings = training.model_dump(mode="json")
+    settings = training.model_dump(mode="json", exclude=set() if has_rate else {"learning_rate"})
     if training.max_steps is not None:
         del settings["epochs"]
     every, in_epochs = training.evaluate_every, training.max_steps is None and training.epochs.is_integer()
     if every == "end" or (in_epochs and every >= training.epochs):
         del settings["select"], settings["evaluate_every"]  # a single evaluation has the best weights and the last
-    if training.head_learning_rate == training.learning_rate:
+    if has_rate and training.head_learning_rate == training.learning_rate:
         settings["head_learning_rate"] = None
     if training.search_examples == training.eval_examples:
         settings["search_examples"] = None

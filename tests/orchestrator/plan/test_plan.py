@@ -151,6 +151,12 @@ def test_a_setting_without_effect_makes_no_configuration(settings: str, many: in
     assert len(plan.duplicates) == (0 if drawn else 2 - many)
 
 
+@pytest.mark.parametrize(("more", "many"), [("", 1), (", head_learning_rate: null", 2)])
+def test_the_learning_rate_of_a_head_alone_has_no_effect_beside_its_own(more: str, many: int, tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path, f"space: [{{method: head, learning_rate: {{values: [1e-3, 1e-2]}}{more}}}]")
+    assert (len(plan.configurations), len(plan.duplicates)) == (many, 2 - many)
+
+
 def test_the_rank_of_every_method_with_an_alpha_is_its_default() -> None:
     """Which `Identity.meaning` takes for granted."""
     for row in METHODS.values():
