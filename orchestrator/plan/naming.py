@@ -117,11 +117,11 @@ class Identity:
         )
         return run.with_rate(lambda: self._width)
 
-    def own_rate(self, configuration: Configuration) -> float:
     def rate_of(self, configuration: Configuration) -> float:
         rate = configuration.training.get("learning_rate", self.sweep.training.learning_rate)
         return self.own_rate(configuration) if rate is None else float(rate)
 
+    def own_rate(self, configuration: Configuration) -> float:
         row = METHODS[configuration.method]
         return starting_rate(row, row.parameters.model_validate(configuration.parameters), self._width)
 
@@ -236,7 +236,7 @@ class Labels:
     def _name(self, configuration: Configuration) -> list[str]:
         row = METHODS[configuration.method]
         cold = self.sweep.warm_start and not self.sweep.block_at(configuration.path).warm_start
-        if not row.adapts and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
+        if not row.adapts and not self.sweep.has_heads:
             return [BASE_MODEL]
         said = row.text(row.parameters.model_validate(configuration.parameters)).split(", ")
         return [row.title, *filter(None, said), *([COLD] if cold else [])]

@@ -157,6 +157,13 @@ def test_the_learning_rate_of_a_head_alone_has_no_effect_beside_its_own(more: st
     assert (len(plan.configurations), len(plan.duplicates)) == (many, 2 - many)
 
 
+@pytest.mark.parametrize("tasks", ["custom/g, toy/sentiment", "toy/sentiment, custom/g"])
+def test_a_head_is_named_whichever_task_comes_first(tasks: str, tmp_path: Path) -> None:
+    (tmp_path / "g.csv").write_text("q,a\n" + "".join(f"what is {row}?,it is {row}\n" for row in range(60)))
+    data = "data: {custom: {g: {train: g.csv, kind: generation, prompt: q, response: a}}}\n"
+    assert labels(toy_plan(tmp_path, f"tasks: [{tasks}]\n{data}space: [{{method: head}}]")) == ["Head alone"]
+
+
 def test_the_rank_of_every_method_with_an_alpha_is_its_default() -> None:
     """Which `Identity.meaning` takes for granted."""
     for row in METHODS.values():
