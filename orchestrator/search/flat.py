@@ -23,13 +23,13 @@ from orchestrator.sweepfile.space.dimensions import (
     Choice,
     Dimension,
     Point,
-    Range,
+    at,
     covering,
-    has_order,
     is_fixed,
     is_ordered,
     ordered,
     point,
+    scale,
 )
 
 
@@ -42,25 +42,6 @@ def space_of(blocks: Sequence[Block]) -> str:
     """Returns 6 hexadecimal digits that are equal for equal spaces."""
     dimensions = [{name: repr(dimension) for name, dimension in block.dimensions.items()} for block in blocks]
     return content_hash([[title_of(block), ours] for block, ours in zip(blocks, dimensions, strict=True)], 6)
-
-
-def at(dimension: Dimension, share: float) -> Any:
-    """Returns the value of a dimension at a share from 0 to 1 of its length."""
-    if isinstance(dimension, Choice):
-        order = ordered(dimension.values) if has_order(dimension.values) else range(len(dimension.values))
-        return dimension.values[order[min(int(share * len(order)), len(order) - 1)]]
-    start, end, _, back = _scale(dimension)
-    low, high = dimension.ends
-    value = min(max(back(start + share * (end - start)), low), high)
-    return min(max(round(value), int(low)), int(high)) if dimension.distribution.startswith("int_") else value
-
-
-def _scale(dimension: Range) -> tuple[float, float, Callable[[float], float], Callable[[float], float]]:
-    """Returns the ends on the scale on which all values are equally likely, and the functions to that scale and back."""
-    low, high = dimension.ends
-    margin = 0.5 if dimension.distribution.startswith("int_") else 0.0
-    into, back = (math.log, math.exp) if "log" in dimension.distribution else (float, float)
-    return into(low - margin), into(high + margin), into, back
 
 
 def texts_of(choice: Choice) -> list[str]:
@@ -217,5 +198,5 @@ def _encoded(dimension: Dimension, value: Any, distribution: BaseDistribution) -
             return texts_of(dimension)[place]
         rank = ordered(dimension.values).index(place)
         return rank if isinstance(distribution, IntDistribution) else (rank + 0.5) / len(dimension.values)
-    start, end, into, _ = _scale(dimension)
+    start, end, into, _ = scale(dimension)
     return min(max((into(value) - start) / (end - start), 0.0), 1.0)

@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,9 +33,6 @@ class Choice:
         """All of its values: what a check of the space tries."""
         return self.values
 
-    def draw(self, generator: random.Random) -> Any:
-        return generator.choice(self.values)
-
 
 @dataclass(frozen=True)
 class Range:
@@ -49,18 +46,6 @@ class Range:
     def ends(self) -> tuple[float | int, float | int]:
         is_integer = self.distribution.startswith("int_")
         return (int(self.low), int(self.high)) if is_integer else (self.low, self.high)
-
-    def draw(self, generator: random.Random) -> float | int:
-        low, high = self.low, self.high
-        if self.distribution == "uniform":
-            return generator.uniform(low, high)
-        if self.distribution == "log_uniform":
-            return min(max(math.exp(generator.uniform(math.log(low), math.log(high))), low), high)
-        if self.distribution == "int_uniform":
-            return generator.randint(int(low), int(high))
-        # Half a step of room on both sides gives the two ends the weight of their neighbours.
-        drawn = math.exp(generator.uniform(math.log(low - 0.5), math.log(high + 0.5)))
-        return min(max(round(drawn), int(low)), int(high))
 
 
 Dimension = Choice | Range
@@ -137,7 +122,7 @@ def sample(blocks: tuple[Block, ...], seed: int) -> Iterator[Point]:
     generator = random.Random(seed)
     while True:
         block = generator.choice(blocks)
-        yield point(block, {name: dimension.draw(generator) for name, dimension in block.dimensions.items()})
+        yield point(block, {name: at(dimension, generator.random()) for name, dimension in block.dimensions.items()})
 
 
 def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Point]:
@@ -146,7 +131,7 @@ def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Po
     block = next(block for block in blocks if block.index == near.block)
     values = near.values
     for name, dimension in block.dimensions.items():
-        options = dimension.values if isinstance(dimension, Choice) else [dimension.draw(generator) for _ in range(3)]
+        options = dimension.values if isinstance(dimension, Choice) else [at(dimension, generator.random()) for _ in range(3)]
         yield from (point(block, {**values, name: option}) for option in options if option != values[name])
 
 
@@ -168,6 +153,26 @@ def point(block: Block, values: dict[str, Any]) -> Point:
         {name: value for name, value in values.items() if name in fields} | ({CONFIG: inside} if inside else {}),
         {name: value for name, value in values.items() if name.partition(".")[0] not in fields},
     )
+
+
+def at(dimension: Dimension, share: float) -> Any:
+    """Returns the value of a dimension at a share from 0 to 1 of its length."""
+    if isinstance(dimension, Choice):
+        order = ordered(dimension.values) if has_order(dimension.values) else range(len(dimension.values))
+        return dimension.values[order[min(int(share * len(order)), len(order) - 1)]]
+    start, end, _, back = scale(dimension)
+    low, high = dimension.ends
+    value = min(max(back(start + share * (end - start)), low), high)
+    return min(max(round(value), int(low)), int(high)) if dimension.distribution.startswith("int_") else value
+
+
+def scale(dimension: Range) -> tuple[float, float, Callable[[float], float], Callable[[float], float]]:
+    """Returns the ends on the scale on which all values are equally likely, and the functions to that scale and back."""
+    low, high = dimension.ends
+    # Half a step on both sides gives the ends the weight of their neighbours.
+    margin = 0.5 if dimension.distribution.startswith("int_") else 0.0
+    into, back = (math.log, math.exp) if "log" in dimension.distribution else (float, float)
+    return into(low - margin), into(high + margin), into, back
 
 
 def is_fixed(dimension: Dimension) -> bool:
