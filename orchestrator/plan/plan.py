@@ -160,7 +160,7 @@ def _enumerated(sweep: Sweep, planner: Planner, errors: list[str]) -> Plan:
             break
     configurations = planner.labels.disambiguate([configuration for family in families.values() for configuration in family])
     seeds, trials = _first_seeds(planner, [family[-1] for family in families.values()]), list[PlannedTrial]()
-    for trained, family in itertools.groupby(configurations, key=lambda row: (row.source or row).id):
+    for trained, family in itertools.groupby(configurations, key=lambda row: row.trained.id):
         trials += planner.trials([*family], seeds.get(trained))
     return Plan(sweep, planner, list(dropped.values()), duplicates, configurations, trials)
 

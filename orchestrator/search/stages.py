@@ -73,7 +73,7 @@ def _families(configurations: Sequence[Configuration]) -> dict[str, list[Configu
     """Returns by its id each trained configuration, after what its adapters are cut to."""
     families: dict[str, list[Configuration]] = {}
     for configuration in configurations:
-        families.setdefault((configuration.source or configuration).id, []).append(configuration)
+        families.setdefault(configuration.trained.id, []).append(configuration)
     return families
 
 

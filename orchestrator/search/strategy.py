@@ -148,11 +148,11 @@ def after(
 ) -> tuple[list[PlannedTrial], list[Configuration]]:
     """Returns trials and configurations with those that a decision adds; none that the file does not allow."""
     new = [] if decision.point is None else build(plan, Point(**decision.point))
-    new = [configuration for configuration in new if (configuration.source or configuration).id in decision.seeds]
+    new = [configuration for configuration in new if configuration.trained.id in decision.seeds]
     by_id = {configuration.id: configuration for configuration in [*configurations, *new]}
     wanted, why = {trial.key: trial for trial in trials}, Why("added", decision.why)
     for name, seeds in decision.seeds.items():
-        family = [configuration for configuration in by_id.values() if (configuration.source or configuration).id == name]
+        family = [configuration for configuration in by_id.values() if configuration.trained.id == name]
         for trial in plan.planner.trials(family, seeds):
             if not trial.trial.transferred:  # which says whose learning rate it has
                 because = replace(trial.why, training=why) if trial.run.cut_from is not None else why
