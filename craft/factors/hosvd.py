@@ -68,7 +68,7 @@ class TuckerFactors:
         Columns are those of U1, U2, U3 in turn, float64 (5, r1 + r2 + r3). Rows 0 to 3 are their products with fixed probe
         vectors; row 4 holds the core's three fibres through its origin. So the sketch of a slice is a selection of columns.
         """
-        probed = [_probes(u.shape[0]) @ u.detach().to("cpu", torch.float64) for u in (self.u1, self.u2, self.u3)]
+        probed = [probes(u.shape[0]) @ u.detach().to("cpu", torch.float64) for u in (self.u1, self.u2, self.u3)]
         core = self.core.detach().to("cpu", torch.float64)
         fibres = torch.cat([core[:, 0, 0], core[0, :, 0], core[0, 0, :]])
         return torch.cat([torch.cat(probed, dim=1), fibres[None]])
@@ -215,7 +215,7 @@ def _core(slices: list[Tensor], u1: Tensor, u2: Tensor, u3: Tensor, dtype: torch
     return core
 
 
-def _probes(size: int) -> Tensor:
+def probes(size: int) -> Tensor:
     """Returns (4, size) fixed probe vectors with entries of order one: cosines of incommensurable frequencies, not random."""
     frequencies = torch.tensor([0.6180339887, 1.4142135624, 2.2360679775, 2.6457513111], dtype=torch.float64)
     return torch.cos(frequencies[:, None] * torch.arange(1, size + 1, dtype=torch.float64))

@@ -20,12 +20,20 @@ import torch
 from peft import PeftModel, PeftType, PromptLearningConfig, get_peft_model_state_dict
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
+from craft.factors.hosvd import probes
 from craft.models import quiet_libraries
 from craft.words import format_bytes
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+BASIS_FILE = "basis.safetensors"
+"""Sketches of the singular vectors between which an adapter's numbers stand, where PEFT saves no vectors."""
+_VECTORS = {"_psoft_A_cache": 0, "_psoft_B_cache": 1, "tinylora_A": 0, "tinylora_B": 1, "frod_V": 1, "frod_U": 1}
+"""PEFT's buffers of such vectors, which a new decomposition may give other signs; and the dimension that counts them."""
+_ROUNDING = 0.01
+"""Vectors of length one are the same if their sketches, of four numbers each, differ by so little."""
 LONGEST, LARGEST = 16 * 2**20, 1e9
 """The most bytes of a configuration, and its largest number."""
 PATTERN_SECONDS = 5.0
@@ -144,6 +152,7 @@ def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = 
         with quiet_libraries():
             loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
             parts = get_peft_model_state_dict(loaded, save_embedding_layers=False).keys()
+            take_basis(loaded, folder)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of many kinds, as PEFT checks little of what it reads
@@ -166,6 +175,39 @@ def attach_adapter(model: nn.Module, folder: Path, base: str, *, trains: bool = 
         named = f"{', '.join(lacking[:2])}{', ...' if lacking[2:] else ''}"
         raise ValueError(f"the adapter in {folder} has no weights for {len(lacking)} parts of {base} ({named}). {advice}")
     return loaded
+
+
+def save_basis(model: nn.Module, folder: Path) -> None:
+    """Writes what `take_basis` needs, if the model's adapter has such a basis."""
+    if sketches := {name: _sketch(vectors).half() for name, vectors in _basis(model).items()}:
+        save_file(sketches, folder / BASIS_FILE)
+
+
+def take_basis(model: nn.Module, folder: Path) -> None:
+    """Gives the vectors of the adapter's basis the signs that they had when `folder` was written.
+
+    Raises ValueError if they differ by more than signs: then the adapter's numbers have no meaning here.
+    """
+    basis = _basis(model)
+    for name, expected in (load_file(folder / BASIS_FILE) if (folder / BASIS_FILE).is_file() else {}).items():
+        actual, expected = _sketch(basis[name]), expected.double()
+        signs = torch.where((actual * expected).sum(1, keepdim=True) < 0, -1.0, 1.0)
+        if not (signs * actual - expected).abs().max() <= _ROUNDING:
+            raise ValueError(
+                f"the numbers in {folder} stand between singular vectors, and {name} came out otherwise here than where they "
+                "were trained: from other weights, or by other routines. There, --as lora writes an adapter that needs none"
+            )
+        basis[name].mul_(signs.to(basis[name]))
+
+
+def _basis(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the vectors of each buffer as the rows of a view."""
+    found = [(name, part) for name, _ in model.named_buffers() for part in name.split(".") if part in _VECTORS]
+    return {name: model.get_buffer(name).movedim(_VECTORS[part], 0) for name, part in found}
+
+
+def _sketch(vectors: Tensor) -> Tensor:
+    return nn.functional.normalize(vectors.detach().to("cpu", torch.float64)) @ probes(vectors.shape[1]).T
 
 
 def check_ranks(folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:

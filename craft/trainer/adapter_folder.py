@@ -4,6 +4,7 @@ adapter_config.json  adapter_model.safetensors     PEFT's; `trainable.safetensor
 config.json                                        the base's, with the head's labels and problem type; none where a model
                                                    answers in words: transformers reads a folder with it as a whole model
 tokenizer.json ...                                 the base's: `AutoTokenizer.from_pretrained(folder)` works
+basis.safetensors                                  of lora_xs: the signs of the singular vectors, which PEFT computes again
 run.json                                           the run's spec, labels, metrics and counts: all that `load_adapter` needs
 """
 
@@ -22,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import quiet_libraries
-from craft.models.adapters import CONFIG_FILE, attach_adapter
+from craft.models.adapters import CONFIG_FILE, attach_adapter, save_basis, take_basis
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen
 from craft.models.files import is_gguf, model_digest
 from craft.models.loading import TASK_TYPES, head_names, is_head, load_model, load_tokenizer
@@ -53,6 +54,7 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
             with quiet_libraries():
                 model.save_pretrained(str(aside), save_embedding_layers=False)
             (aside / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form with nothing filled in
+            save_basis(model, aside)
         else:
             save_file(weights, aside / TRAINABLE_FILE)
         config: Any = model.config
@@ -171,6 +173,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
         odd = ", ".join(unknown[:3]) or "it is empty"
         raise ValueError(f"the adapter in {folder} does not fit the model that starts from it: {odd}")
     put(model, model_state | saved)
+    take_basis(model, folder)
     return same_task
 
 

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from craft.models.adapters import save_basis, take_basis
 from craft.processes import current
 from craft.results import (
     CUTS_FOLDER,
@@ -204,6 +205,7 @@ class Run:
 
         def fill(aside: Path) -> None:
             write(aside)
+            save_basis(self.model, aside)
             if best.weights is not None and best.step != step:  # otherwise they are those of the checkpoint itself
                 save_file(best.weights, aside / _BEST_FILE)
             (aside / STATE_FILE).write_text(json.dumps(state, indent=1), encoding="utf-8")
@@ -228,6 +230,10 @@ class Run:
                     f"{subject} changed since checkpoint {checkpoint} was written ({digests}): put back what it was, or delete "
                     "the run's checkpoints to train it again from its start"
                 )
+        try:
+            take_basis(self.model, checkpoint)
+        except ValueError as error:
+            raise RunPrevented(str(error)) from error
         self.loop.restore(checkpoint, state["step"])
         if (best := state["best"]) is not None:
             is_best = best["step"] == state["step"]

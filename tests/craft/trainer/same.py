@@ -32,7 +32,7 @@ def close_weights(*runs: RunResult, **tolerance: float) -> bool:
 def same_run(*runs: RunResult) -> bool:
     """Whether scores and weights are equal, and the files of predictions byte for byte."""
     scores = [(run.metrics, run.best_step) for run in runs]
-    weights = [next(run.adapter.glob("*.safetensors")) for run in runs]
+    weights = [next(run.adapter.glob("[!b]*.safetensors")) for run in runs]
     predictions = [
         {file.name: file.read_bytes() for file in run.adapter.parent.glob("predictions*/*")}
         | {file.name: file.read_bytes() for file in run.adapter.parent.glob("predictions.safetensors")}

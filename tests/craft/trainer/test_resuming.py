@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from craft.results import Leave, Progress, RunPrevented, RunResult
@@ -19,7 +20,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import find_newest_checkpoint, verify, write_folder
 from craft.trainer.training import train_run
 from tests.craft.conftest import Evil, MakeSpec
-from tests.craft.trainer.same import leave_at, same_run
+from tests.craft.trainer.same import leave_at, same_run, score_saved
 
 
 class Machines:
@@ -105,6 +106,46 @@ def test_a_run_that_leaves_after_any_step_ends_as_the_undisturbed_one(
     assert ended.metrics == undisturbed.metrics
     assert undisturbed.counts.optimizer_bytes, "what the optimizer held is measured"
     assert {run.counts.optimizer_bytes for run in (result, ended)} == {undisturbed.counts.optimizer_bytes}
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("lora_xs", {"rank": 4}),
+        pytest.param("peft", {"peft_type": "TINYLORA", "config": {"r": 4}}, marks=pytest.mark.slow),
+        pytest.param("peft", {"peft_type": "FROD"}, marks=pytest.mark.slow),
+    ],
+)
+def test_what_stands_between_singular_vectors_is_the_same_model_where_these_have_other_signs(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, parameters: Any
+) -> None:
+    spec = tiny_spec(method=method, parameters=parameters, training=TRAINING)
+    with pytest.raises(Leave):
+        train_run(spec, tmp_path / "left", on_step=leave_at(4))
+    undisturbed, left = train_run(spec, tmp_path / "undisturbed"), find_newest_checkpoint(tmp_path / "left")
+    svd, eigh = torch.linalg.svd, torch.linalg.eigh
+    places = 0
+
+    def turned(vectors: torch.Tensor) -> torch.Tensor:
+        signs = torch.tensor([-1.0, 1.0, -1.0]).repeat(len(vectors))
+        return (vectors * signs[: vectors.shape[1]]).roll(places, 1)
+
+    def other_svd(matrix: torch.Tensor, **how: Any) -> Any:
+        u, s, vt = svd(matrix, **how)
+        return turned(u), s, turned(vt.T).T
+
+    monkeypatch.setattr(torch.linalg, "svd", other_svd)
+    monkeypatch.setattr(torch.linalg, "eigh", lambda matrix: (eigh(matrix)[0], turned(eigh(matrix)[1])))
+    assert same_run(undisturbed, train_run(spec, tmp_path / "moved", resume_from=left))
+    (tmp_path / "scores").mkdir()
+    scores = score_saved(undisturbed.adapter, tmp_path / "scores")
+    assert scores.items() <= undisturbed.metrics.items()
+    places = 1
+    with pytest.raises(RunPrevented, match="came out otherwise here"):
+        train_run(spec, tmp_path / "elsewhere", resume_from=left)
+    if method == "lora_xs":  # PEFT saves one or both factors of the others
+        with pytest.raises(ValueError, match="came out otherwise here"):
+            load_adapter(undisturbed.adapter)
 
 
 @pytest.mark.slow
