@@ -58,10 +58,12 @@ def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.M
 
 
 def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """Trains every bias vector of the model, those of the layer norms included, and the task head."""
+    """Trains every bias vector that texts reach, those of the layer norms included, and the task head."""
     from craft.models.loading import trained_weights
+    from craft.models.projections import other_senses
 
-    _train(model, lambda name, head: head or name.rpartition(".")[2] == "bias")
+    others = other_senses(model)
+    _train(model, lambda name, head: head or (name.rpartition(".")[2] == "bias" and not name.startswith(others)))
     if all(head for *_, head in trained_weights(model)):
         raise ValueError(
             f"bitfit trains bias vectors, and {type(model).__name__} has none; choose another method for this model"

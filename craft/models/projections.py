@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from craft.words import list_some, nearest
@@ -99,7 +100,9 @@ def find_projections(
     """
     if not names:
         raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")
-    linear, mapping = linear_modules(model), {**getattr(model, "craft_projection_map", {}), **(mapping or {})}
+    others = other_senses(model)
+    linear = {path: shape for path, shape in linear_modules(model).items() if not path.startswith(others)}
+    mapping = {**getattr(model, "craft_projection_map", {}), **(mapping or {})}
     layout, needed = find_layout(linear), [name for name in names if name not in mapping]
     if needed and not layout:
         raise ValueError(
@@ -180,6 +183,14 @@ def target_modules(model: nn.Module, names: Sequence[str], layers: int | Sequenc
     not_adapted = [name for name, _ in model.named_modules() if name not in paths]
     ends = {path: _shortest_end(path, not_adapted) for path in paths}
     return [*dict.fromkeys(path if layer_number(end) >= 0 else end for path, end in ends.items())]
+
+
+def other_senses(model: nn.Module) -> tuple[str, ...]:
+    """Returns the paths, up to their last dot, of the parts of a text model that read images or sounds."""
+    if getattr(model, "main_input_name", "input_ids") != "input_ids":
+        return ()
+    parts = ((name, part.config) for name, part in model.named_modules() if name and isinstance(part, PreTrainedModel))
+    return tuple(f"{name}." for name, config in parts if type(config).__name__.endswith(("VisionConfig", "AudioConfig")))
 
 
 def linear_modules(model: nn.Module) -> dict[str, tuple[int, int]]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from torch import nn
+from transformers import AutoModelForSequenceClassification, Gemma3Config
 
 from craft.models.projections import linear_modules
 from tests.craft.methods import cases
@@ -141,6 +142,21 @@ def test_all_linear_modules_are_adapted_and_unmerging_warns(method: str, tiny_mo
     assert {*model.base_model.targeted_module_names} == {*linear_modules(tiny_model("bert"))}
     with pytest.warns(UserWarning, match="Already unmerged"):
         model.unmerge_adapter()
+
+
+@pytest.mark.parametrize("method", ["lora", "craft", "houlsby", "bitfit"])
+def test_a_part_that_reads_images_is_left_as_it_is(method: str) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = sizes | {"head_dim": 16, "num_key_value_heads": 1, "vocab_size": 64, "attention_bias": True}
+    config = Gemma3Config(text_config=text, vision_config=sizes | {"image_size": 28, "patch_size": 14}, mm_tokens_per_image=4)
+    row, given = METHODS[method], {"craft": {"ranks": ("all", 6, 7)}}.get(method, {})
+    model = row.build(
+        AutoModelForSequenceClassification.from_config(config), row.parameters.model_validate(given), BuildContext("SEQ_CLS")
+    )
+    model(WORDS).logits.sum().backward()
+    silent = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    assert not silent
+    assert any(weight.requires_grad and "classif" not in name for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize("method", JOINT)
