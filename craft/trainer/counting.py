@@ -24,7 +24,7 @@ from craft.methods.method import BuildContext
 from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.loading import TASK_TYPES, head_names, is_head, load_config, load_tokenizer, meta_model, trained_weights
-from craft.results import Counts
+from craft.results import Counts, ModelUnsuited
 from craft.scoring.encoding import refuse_no_room
 from craft.scoring.forgetting import refuse_under_task_head
 from craft.settings import Way
@@ -69,7 +69,13 @@ def planned_counts(spec: RunSpec) -> Counts:
     """Counts what the model of `spec` will hold, from its `config.json` alone."""
     task = spec.task_row
     refuse_under_task_head(spec, task.kind)
-    return _planned_of(spec, task)[0]
+    counts, *_, checkpoints = _planned_of(spec, task)
+    if spec.training.gradient_checkpointing and not checkpoints:
+        raise ModelUnsuited(
+            f"model {spec.model}: transformers cannot checkpoint the activations of this kind of model. Take "
+            "gradient_checkpointing: false"
+        )
+    return counts
 
 
 def check_room(run: RunSpec) -> None:
@@ -84,7 +90,7 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
     if not (sizes := list(sizes)):
         return
     find_cutting(spec.method)
-    counts, dearest, _ = _planned_of(spec, spec.task_row)
+    counts, dearest, *_ = _planned_of(spec, spec.task_row)
     for size in sizes:
         if size >= counts.trainable_parameters:
             raise ValueError(f"size {size:,}: the whole adapter has {counts.trainable_parameters:,} parameters; give fewer")
@@ -92,19 +98,20 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
             raise ValueError(f"size {size:,}: one direction takes up to {dearest:,} parameters; give so many, or more")
 
 
-def _planned_of(spec: RunSpec, task: Task) -> tuple[Counts, int, Adapted]:
+def _planned_of(spec: RunSpec, task: Task) -> tuple[Counts, int, Adapted, bool]:
     labels = tuple(map(str, range(len(task.labels))))
     return _planned(spec.base(task.kind, labels), spec.method, json.dumps(spec.parameters, sort_keys=True))
 
 
 @lru_cache(maxsize=4096)
-def _planned(base: Base, method: str, parameters: str) -> tuple[Counts, int, Adapted]:
-    """Returns the counts, the most parameters of one direction that a cut may keep (0 without cuts), and what is adapted."""
+def _planned(base: Base, method: str, parameters: str) -> tuple[Counts, int, Adapted, bool]:
+    """Returns the counts, the most parameters of one direction that a cut may keep (0 without cuts), what is adapted, and
+    whether the model can checkpoint its activations."""
     row, model = find_method(method), meta_model(base)
     with quiet_libraries(), torch.device("meta"):
         built = row.build(model, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[base.kind]))
     directions = row.cutting.costs(saved_state(built)).values() if row.cutting else ()
-    return count(built), max(directions, default=0), _adapted(built)
+    return count(built), max(directions, default=0), _adapted(built), model.supports_gradient_checkpointing
 
 
 class Adapted(NamedTuple):

@@ -18,6 +18,7 @@ from craft.methods import METHODS
 from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, multiply_as_base
 from craft.models.loading import meta_model
+from craft.results import ModelUnsuited
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import verify
@@ -139,6 +140,14 @@ def test_the_memory_estimate_is_its_formula(tiny_spec: MakeSpec) -> None:
     # Full fine-tuning has float32 weights under both: 16 bytes each with gradient and moments, and bfloat16 copies.
     whole = [tiny_spec(method="full", training={"precision": precision}) for precision in ("bf16-mixed", "bfloat16")]
     assert estimated_memory(whole[0]) == estimated_memory(whole[1])
+
+
+def test_a_model_that_cannot_checkpoint_activations_is_refused_in_the_plan(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mpnet", **sizes}))
+    spec = tiny_spec(model=str(tmp_path), method="lora", training={"gradient_checkpointing": True})
+    with pytest.raises(ModelUnsuited, match="Take gradient_checkpointing: false"):
+        planned_counts(spec)
 
 
 TEXTS, TOKENS = 16, 512
