@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from craft import TUNERS
-from craft.methods.method import BuildContext, Layers, Method, is_meta, layers_field
+from craft.methods.method import BuildContext, Layers, Method, is_meta, layers_field, refuse_olora
 from craft.settings import Projections, Settings
 from craft.words import nearest
 
@@ -225,6 +225,8 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
     if heads and settings.get("bias") == "all":
         instead = f"{parameters.peft_type.lower()}_only"
         raise ValueError(f"bias: all trains and saves PEFT's unused copy of the task head, too; take bias: {instead}")
+    if str(settings.get("init_lora_weights")).lower() == "olora":
+        refuse_olora(model)
     if parameters.projections:
         settings["target_modules"] = target_modules(model, parameters.projections, parameters.layers)
     if "progressbar" in keys:

@@ -34,6 +34,7 @@ from craft.methods.method import (
     is_meta,
     rank_field,
     rank_label,
+    refuse_olora,
 )
 from craft.settings import Projections
 
@@ -61,6 +62,8 @@ def variant(
     def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
         alpha = parameters.alpha if parameters.alpha is not None else parameters.rank
         config = {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout} | settings
+        if start == "olora":
+            refuse_olora(model)
         if start is not None and not is_meta(model):
             config["init_lora_weights"] = start
         return attach(model, context, kind, parameters, **config)

@@ -225,6 +225,16 @@ def attaches(
     return build
 
 
+def refuse_olora(model: nn.Module) -> None:
+    """Raises ValueError for a model that PEFT's OLoRA would start as another one, or fail on: GPT-2 and its kin."""
+    from transformers.pytorch_utils import Conv1D
+
+    if any(isinstance(module, Conv1D) for module in model.modules()):
+        raise ValueError(
+            f"PEFT's OLoRA reads a weight as (d_out, d_in), and {type(model).__name__} keeps it as (d_in, d_out); take pissa"
+        )
+
+
 def is_meta(model: nn.Module) -> bool:
     """Says whether `model` has shapes without weights, so that nothing can be computed from them."""
     return any(weight.is_meta for weight in model.parameters())

@@ -277,6 +277,18 @@ def test_pefts_own_names_are_understood() -> None:
     assert read({"r": 2, "lora_alpha": 4, "lora_dropout": 0.1}) == read({"rank": 2, "alpha": 4, "dropout": 0.1})
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("olora", {}), ("peft", {"peft_type": "LORA", "config": {"init_lora_weights": "olora", "target_modules": ["c_attn"]}})],
+)
+def test_olora_is_refused_where_peft_would_read_weights_transposed(
+    name: str, parameters: dict[str, Any], tiny_model: Callable[..., Any]
+) -> None:
+    row = METHODS[name]
+    with pytest.raises(ValueError, match="take pissa"):
+        row.build(tiny_model("gpt2"), row.parameters.model_validate(parameters), BuildContext("SEQ_CLS"))
+
+
 def test_without_biases_there_is_nothing_to_train(tiny_model: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="has none"):
         put(tiny_model("llama"), "bitfit")
