@@ -28,6 +28,7 @@ from craft.methods.cutting import PREFIX, write_products
 from craft.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from craft.models.loading import head_names, is_head
 from craft.trainer.checkpoint import write_folder
+from craft.tuners.craft.layer import CraftLinear
 
 NOISE = 1e-6
 """Singular values up to this share of the largest may be rounding errors of float32."""
@@ -126,12 +127,15 @@ def _spectrum(layer: Any, transposed: bool, stored_weight: torch.Tensor | None) 
     if plain and stored_weight is None:
         b, a = (getattr(layer, name)[adapter].weight for name in ("lora_B", "lora_A"))
         return product_svd(b, a, layer.scaling[adapter])
-    base = layer.get_base_layer()
-    current_weight = base.weight.data.clone()
-    layer.merge(safe_merge=False, adapter_names=[adapter])
-    change = base.weight.data.double() - (current_weight if stored_weight is None else stored_weight).double()
-    layer.merged_adapters.clear()
-    base.weight.data = current_weight
+    if isinstance(layer, CraftLinear):
+        change = layer.get_delta_weight(adapter).double()  # merged into weights in bfloat16 it would be rounded
+    else:
+        base = layer.get_base_layer()
+        current_weight = base.weight.data.clone()
+        layer.merge(safe_merge=False, adapter_names=[adapter])
+        change = base.weight.data.double() - (current_weight if stored_weight is None else stored_weight).double()
+        layer.merged_adapters.clear()
+        base.weight.data = current_weight
     u, s, vt = torch.linalg.svd(change.T if transposed else change, full_matrices=False)
     return u, s, vt
 

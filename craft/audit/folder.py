@@ -50,6 +50,7 @@ class Folder:
     base: str
     revision: str | None = None
     seed: int = 0  # of what the base's checkpoint lacks, such as a pooler
+    precision: str = "float32"
 
     @property
     def peft_type(self) -> str:
@@ -110,10 +111,20 @@ class Folder:
 
     def load_base(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PreTrainedModel:
         """Loads the base model as it is stored."""
-        return load_model(Base(self.base, kind, labels, self.revision, pad_token_id=pad_token_id), seed=self.seed)
+        base = Base(self.base, kind, labels, self.revision, self.precision, pad_token_id=pad_token_id)
+        return load_model(base, seed=self.seed)
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         """Loads base model and adapter, on this machine's device. Raises ValueError if they do not fit."""
+        try:
+            return self._load(kind, labels, pad_token_id)
+        except ValueError:
+            if self.peft_type == CRAFT and self.run is None:  # nothing says in which format its base was
+                with suppress(ValueError):
+                    return replace(self, precision="bfloat16")._load(kind, labels, pad_token_id)
+            raise
+
+    def _load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
         model: Any = self.load_base(kind, labels, pad_token_id)
         if self.embedding_rows is not None and self.embedding_rows != model.get_input_embeddings().num_embeddings:
             model.resize_token_embeddings(self.embedding_rows)
@@ -162,7 +173,8 @@ def read_folder(path: Path, base: str | None = None) -> Folder:
     folder = Folder(path, config, shapes, str(model), config.get("revision") if named else None)
     if (run := folder.run) is not None:
         refuse_other_model(folder.base, read_record(path))
-        folder = replace(folder, seed=run.seed)
+        # CRAFT's factors are those of weights of one format. Other adapters are cut in float32, in which they can be merged.
+        folder = replace(folder, seed=run.seed, precision=run.training.precision if folder.peft_type == CRAFT else "float32")
     return folder
 
 

@@ -29,6 +29,7 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.cuts import cut_and_score
+from craft.trainer.training import train_run
 from tests.craft.audit.plain_folders import CONFIGS, merged, rows, saved
 from tests.craft.methods.cases import marked
 
@@ -169,6 +170,18 @@ def test_a_cut_of_this_package_has_the_parameters_that_were_left_and_says_of_wha
     assert all(size.parameters <= 35 for size in audit.sizes)
     assert f"CRAFT with {by_hand} parameters" in lines[0]
     assert lines[0].endswith(f"cut from the adapter of run {spec.key}")
+
+
+@pytest.mark.parametrize("precision", [pytest.param("bf16-mixed", marks=pytest.mark.slow), "bfloat16"])
+def test_craft_is_audited_in_the_format_of_its_base(precision: str, tiny_bert: str, tmp_path: Path) -> None:
+    """Its factors are those of weights in one format, which a folder without a record does not name."""
+    training = {"train_examples": 60, "eval_examples": 30, "max_length": 24, "max_steps": 2, "precision": precision}
+    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method="craft", parameters={"ranks": [2, 8, 8]}, training=training)
+    result = train_run(spec, tmp_path / "run")
+    own = audit_adapter(result.adapter, Data())
+    assert own.score == result.metrics["score"]
+    (result.adapter / "run.json").unlink()
+    assert audit_adapter(result.adapter, Data(rows(tmp_path), label="label", labels=("0", "1"))).parameters == own.parameters
 
 
 @pytest.mark.slow
