@@ -144,6 +144,10 @@ def check_change(model: Any, as_lora: Any) -> None:
     """Raises ValueError if an adapter and the LoRA with its whole change of weights give different answers."""
     vocabulary, source = model.get_input_embeddings().num_embeddings, torch.Generator().manual_seed(0)
     tokens = torch.randint(vocabulary, (4, 16), generator=source).to(next(model.parameters()).device)
+    config: Any = model.config
+    if config.is_encoder_decoder:  # its classifier reads the state of the one end-of-sequence
+        tokens[tokens == config.eos_token_id] = (config.eos_token_id + 1) % vocabulary
+        tokens[:, -1] = config.eos_token_id
     text = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     with torch.no_grad():
         adapted, replaced = model(**text).logits, as_lora(**text).logits

@@ -13,11 +13,11 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
 
 import craft
 from craft.audit.audit import audit_adapter
-from craft.audit.changes import changes_of, write_lora
+from craft.audit.changes import changes_of, check_change, write_lora
 from craft.audit.folder import Data, Folder, as_trained, read_folder
 from craft.audit.verdict import Answers, Audit, Size, compare_answers
 from craft.models import Base
@@ -182,6 +182,17 @@ def test_craft_is_audited_in_the_format_of_its_base(precision: str, tiny_bert: s
     assert own.score == result.metrics["score"]
     (result.adapter / "run.json").unlink()
     assert audit_adapter(result.adapter, Data(rows(tmp_path), label="label", labels=("0", "1"))).parameters == own.parameters
+
+
+@pytest.mark.parametrize(("kind", "query"), [("t5", "q"), ("bart", "q_proj")])
+def test_an_adapter_of_a_classifier_that_reads_the_end_of_the_text_is_checked(kind: str, query: str) -> None:
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+    sizes |= {f"{part}_{name}": 1 for part in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")}
+    ends = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0}
+    config = AutoConfig.for_model(kind, vocab_size=8, **ends, **sizes)
+    adapter = peft.LoraConfig(r=2, target_modules=[query], init_lora_weights=False)
+    model = peft.get_peft_model(AutoModelForSequenceClassification.from_config(config), adapter).eval()
+    check_change(model, model)
 
 
 @pytest.mark.slow
