@@ -137,7 +137,9 @@ def _spectrum(layer: Any, transposed: bool, stored_weight: torch.Tensor | None) 
         layer.merged_adapters.clear()
         base.weight.data = current_weight
     u, s, vt = torch.linalg.svd(change.T if transposed else change, full_matrices=False)
-    return u, s, vt
+    # B A less its start has no more; what is beyond is how far the weights of a base in bfloat16 were rounded.
+    rank = None if stored_weight is None else 2 * layer.r[adapter]
+    return u[:, :rank], s[:rank], vt[:rank]
 
 
 def check_change(model: Any, as_lora: Any) -> None:

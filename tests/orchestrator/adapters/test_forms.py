@@ -22,7 +22,7 @@ from craft.spec import RunSpec
 from craft.tasks.prompts import PROMPTS
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import merged_model, write_as_lora, write_merged
-from orchestrator.adapters.model_card import Taken, loading, model_card, served_by
+from orchestrator.adapters.model_card import Taken, loading, model_card, peft_config, served_by
 from orchestrator.adapters.serving import Answerer
 from orchestrator.plan.trial import PlannedTrial, TrialResult
 from orchestrator.record.state import Entry
@@ -101,12 +101,22 @@ def test_craft_is_written_as_a_lora_by_its_own_factors(tiny_bert: str, tmp_path:
     assert own - {"manifest.json"} <= written
 
 
-@pytest.mark.parametrize("method", ["pissa", "olora", "milora"])
-def test_an_adapter_that_takes_its_start_out_of_the_base_is_written_as_a_lora(
-    method: str, tiny_bert: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("method", "precision"), [("pissa", "float32"), ("olora", "float32"), ("milora", "float32"), ("pissa", "bfloat16")]
+)
+def test_an_adapter_that_takes_its_start_out_of_the_base_is_written_as_a_lora_of_twice_its_rank(
+    method: str, precision: str, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters={"rank": 2}, training=SHORT)
-    write_as_lora(train_run(spec, tmp_path / "run").adapter, tmp_path / "lora")
+    training = SHORT | {"precision": precision}
+    spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters={"rank": 2}, training=training)
+    adapter = train_run(spec, tmp_path / "run").adapter
+    if precision == "bfloat16":
+        monkeypatch.setattr("orchestrator.adapters.merging.TOLERANCE", 0)
+        with pytest.raises(ValueError, match="because its start was rounded over a bfloat16 base"):
+            write_as_lora(adapter, tmp_path / "refused")
+        monkeypatch.setattr("orchestrator.adapters.merging.TOLERANCE", 0.02)
+    write_as_lora(adapter, tmp_path / "lora")
+    assert (peft_config(tmp_path / "lora") or {})["r"] <= 4
 
 
 SINGLE, PAIR = "toy/sentiment", "toy/paraphrase"
