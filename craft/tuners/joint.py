@@ -119,10 +119,12 @@ class JointLayer(nn.Module, BaseTunerLayer):
             return y
         result = y
         for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
-            narrow, dtype = y.dtype == torch.bfloat16, next(part.parameters()).dtype
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=narrow):
-                change = part.change(self.path, *((x, y) if narrow else (x.to(dtype), y.to(dtype))))
-            result = result + change.to(y.dtype)
+            narrow, weight = y.dtype == torch.bfloat16, next(part.parameters())
+            # Where the base is divided among GPUs, what layers share stands on one of them.
+            inputs = (each.to(weight.device, each.dtype if narrow else weight.dtype) for each in (x, y))
+            with torch.autocast(weight.device.type, torch.bfloat16, enabled=narrow):
+                change = part.change(self.path, *inputs)
+            result = result + change.to(y.device, y.dtype)
         return result
 
 

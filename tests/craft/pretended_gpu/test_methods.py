@@ -35,6 +35,7 @@ from orchestrator.worker.run_job import run_job
 from tests.conftest import wants_gpus
 from tests.craft.conftest import MakeSpec, make_spec
 from tests.craft.methods.cases import CASES, marked
+from tests.craft.methods.test_families import JOINT, WORDS, out, stirred
 from tests.craft.pretended_gpu import gpu as gpus
 from tests.craft.pretended_gpu.gpu import pretended
 from tests.craft.trainer.same import leave_at, losses_of, score_saved, train_watched
@@ -179,6 +180,20 @@ def test_layers_on_two_gpus_have_the_numbers_of_one(
     assert len(losses[0]) == 6
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert scores[1] == pytest.approx(scores[0], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", JOINT)
+def test_what_layers_share_may_stand_on_another_gpu(method: str, tiny_model: Callable[..., Any]) -> None:
+    model = stirred(tiny_model("bert"), method)
+    expected = out(model)
+    with pretended(2):
+        model.to("cuda:0")
+        model.base_model.parts.to("cuda:1")
+        result = model(WORDS.to("cuda:0"))[0]
+        result.sum().backward()
+        assert all(weight.grad.device.index == 1 for weight in model.base_model.parts.parameters())
+        torch.testing.assert_close(result.detach().cpu(), expected.detach())
 
 
 COUNTED = (4, 8)
