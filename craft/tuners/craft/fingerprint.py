@@ -88,9 +88,9 @@ def _check_base(name: str, stack: Stack, weights: str, shape: tuple[int, ...]) -
         )
     if weights != stack.weights_hash:
         raise ValueError(
-            f"the CRAFT adapter was trained on other weights of projection {name!r} (SHA-256 {weights[:12]}..., here "
-            f"{str(stack.weights_hash)[:12]}...). Load the base model it was trained on: same checkpoint and revision, same "
-            f"dtype, not quantized differently, nothing merged into it. {_ELSEWHERE}"
+            f"the CRAFT adapter was trained on other weights of projection {name!r}, or on the same in another dtype (SHA-256 "
+            f"{weights[:12]}..., here {str(stack.weights_hash)[:12]}...). Load the base model it was trained on: same "
+            f"checkpoint and revision, same dtype, not quantized differently, nothing merged into it. {_ELSEWHERE}"
         )
 
 
