@@ -32,7 +32,7 @@ BASIS_FILE = "basis.safetensors"
 """Sketches of the singular vectors between which an adapter's numbers stand, where PEFT saves no vectors."""
 _VECTORS = {"_psoft_A_cache": 0, "_psoft_B_cache": 1, "tinylora_A": 0, "tinylora_B": 1, "frod_V": 1, "frod_U": 1}
 """PEFT's buffers of such vectors, which a new decomposition may give other signs; and the dimension that counts them."""
-_ROUNDING = 0.01
+_ROUNDING = 0.02
 """Vectors of length one are the same if their sketches, of four numbers each, differ by so little."""
 LONGEST, LARGEST = 16 * 2**20, 1e9
 """The most bytes of a configuration, and its largest number."""
