@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import peft
@@ -14,6 +15,7 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils.peft_types import PeftType
 
 import craft
+from craft.models.adapters import _VECTORS
 
 HOOKS = {
     "_pre_injection_hook": ["self", "model", "config", "adapter_name"],
@@ -53,6 +55,11 @@ def test_the_other_private_names_are_there() -> None:
     assert "_enable_peft_forward_hooks" in inspect.getsource(peft.PeftModel), "a tuner's own, if it has one"
     for name in ENUM:
         assert "LORA" in getattr(PeftType, name)
+
+
+@pytest.mark.parametrize("name", _VECTORS)
+def test_peft_keeps_its_decompositions_in_the_buffers_that_are_compared(name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(import_module(f"peft.tuners.{name.strip('_').split('_')[0]}.layer"))
 
 
 def test_one_module_has_them_all() -> None:
