@@ -149,10 +149,8 @@ def test_a_part_that_reads_images_is_left_as_it_is(method: str) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = sizes | {"head_dim": 16, "num_key_value_heads": 1, "vocab_size": 64, "attention_bias": True}
     config = Gemma3Config(text_config=text, vision_config=sizes | {"image_size": 28, "patch_size": 14}, mm_tokens_per_image=4)
-    row, given = METHODS[method], {"craft": {"ranks": ("all", 6, 7)}}.get(method, {})
-    model = row.build(
-        AutoModelForSequenceClassification.from_config(config), row.parameters.model_validate(given), BuildContext("SEQ_CLS")
-    )
+    given = {"ranks": ("all", 6, 7)} if method == "craft" else {}
+    model = put(AutoModelForSequenceClassification.from_config(config), method, given)
     model(WORDS).logits.sum().backward()
     silent = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
     assert not silent
