@@ -130,7 +130,7 @@ def test_plan_and_search_name_no_method() -> None:
 
 def test_dashboards_read_and_judge_recorded_sweeps_alone() -> None:
     parts = {
-        "review": ("comparing", "front_tables", "past_sweep", "progress", "run_table"),
+        "review": ("comparing", "front_tables", "past_sweep", "progress", "run_columns", "run_table"),
         "record": ("events", "log", "state"),
         "plan": ("configuration", "trial"),
         "tracking": ("reader", "desired", "client"),
