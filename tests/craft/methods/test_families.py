@@ -150,7 +150,7 @@ def test_a_part_that_reads_images_is_left_as_it_is(method: str) -> None:
     text = sizes | {"head_dim": 16, "num_key_value_heads": 1, "vocab_size": 64, "attention_bias": True}
     config = Gemma3Config(text_config=text, vision_config=sizes | {"image_size": 28, "patch_size": 14}, mm_tokens_per_image=4)
     given = {"ranks": ("all", 6, 7)} if method == "craft" else {}
-    model = put(AutoModelForSequenceClassification.from_config(config), method, given)
+    model = cases.put(AutoModelForSequenceClassification.from_config(config), method, given)
     model(WORDS).logits.sum().backward()
     silent = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
     assert not silent
