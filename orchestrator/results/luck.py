@@ -39,10 +39,12 @@ def shared_variance(credits: Numbers) -> float:
     return variance / blocks
 
 
-def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
-    """Returns the mean `shared_variance` of a configuration, without the effect of the examples on all of them; None if one
-    lacks credits. One configuration's own estimate is too uncertain: where it happens to be 0, its probabilities are too sure.
-    Equal answers do not show that there is no difference, so each has the error of half a row, as in `draw_luck`.
+def luck(summaries: Sequence[Summary], by_all: bool = False) -> Numbers | None:
+    """Returns the `shared_variance` of each configuration, without the effect of the examples on all of them, `(n,)`; None if
+    one lacks credits. One configuration's own estimate is uncertain: where it happens to be 0, its probabilities are too sure.
+    So each has at least the median. What answers quite otherwise than the rest, as a head alone does, has more, and the rest
+    does not have it from there. Equal answers do not show that there is no difference, so each has the error of half a row, as
+    in `draw_luck`.
 
     Args:
         by_all: the variance of the mean over seeds by all its luck, also by what each seed draws again.
@@ -50,18 +52,23 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> float | None:
     if len(summaries) < 2 or not all(summary.credits.keys() == summary.scores.keys() for summary in summaries):
         return None
     # One seed does not show which part of its luck another seed would share.
-    summaries = several if len(several := [summary for summary in summaries if summary.score.n > 1]) > 1 else summaries
-    total, halves = 0.0, 0.0
+    places = [place for place, summary in enumerate(summaries) if summary.score.n > 1]
+    places = places if len(places) > 1 else [*range(len(summaries))]
+    rests, halves, many = np.zeros(len(places)), 0.0, len(places)
     tasks = list(summaries[0].tasks)
     for task in tasks:
-        tables = [by_seed(summary.credits, task) for summary in summaries]
+        tables = [by_seed(summaries[place].credits, task) for place in places]
         if len({table.shape[1:] for table in tables}) > 1:
             return None  # scored on different rows
         common = np.mean([table.mean(axis=0) for table in tables], axis=0)
-        rests = [table - common for table in tables]
-        total += sum(shared_variance(residual.mean(axis=0, keepdims=True) if by_all else residual) for residual in rests)
+        left = [table - common for table in tables]
+        rests += [shared_variance(table.mean(axis=0, keepdims=True) if by_all else table) for table in left]
         halves += (100 / summaries[0].graded.get(task, math.inf)) ** 2 / 2
-    return (max(0.0, total) / (len(summaries) - 1) + halves) / len(tasks) ** 2
+    # A rest has 1 - 2 / n of its own luck and 1 / n² of everybody's; of two, both have half of both.
+    own = (rests - rests.sum() / many / (many - 1)) * many / (many - 2) if many > 2 else np.full(many, rests.sum())
+    values = np.full(len(summaries), max(0.0, float(np.median(own))))
+    values[places] = np.maximum(values[places], own)
+    return (values + halves) / len(tasks) ** 2
 
 
 def difference(first: Credits, second: Credits, graded: Mapping[str, float]) -> tuple[float, float] | None:
@@ -125,7 +132,7 @@ def helps_most(complete: Sequence[Summary], errors: Iterable[float]) -> Limit:
     examples = luck(complete, by_all=True)
     if examples is None:
         return limit(complete)
-    return "examples" if examples > median(errors) else "seeds"
+    return "examples" if np.median(examples) > median(errors) else "seeds"
 
 
 def rows_help(complete: Sequence[Summary]) -> str:

@@ -130,9 +130,11 @@ def foresee(members: Members, complete: Sequence[Summary], rows: float, source: 
     variances = (observed.errors * observed.seeds)[at] * freedom / random.chisquare(freedom, shape)
     drawn, of_all = DRAWN * ROW**2, SHARED * ROW**2
     if shared is not None and every is not None:
-        drawn, of_all = max(0.0, every - shared) * rows * float(observed.seeds.mean()), shared * rows
+        typical = float(np.median(shared)) * rows
+        drawn, of_all = max(0.0, float(np.median(every)) * rows - typical) * float(observed.seeds.mean()), typical
     a_seed = freedom / np.maximum(observed.seeds[at] - 1, 1)
-    base = _evidence_of(members, observed.luck[at] - (shared or 0.0), a_seed, observed.together)
+    choices = np.array([complete[place].tuning.luck for place in at])
+    base = _evidence_of(members, choices, a_seed, observed.together)
     return Outlook(truths, np.maximum(variances - drawn / rows, 0.0), drawn, of_all, base, source)
 
 

@@ -163,7 +163,7 @@ def _probabilities(complete: Sequence[Summary], objectives: Objectives, within: 
         EXPECTED: expected,
     }
     if (shared := luck(complete)) is not None:
-        columns[LUCK] = np.full(len(complete), math.sqrt(shared))
+        columns[LUCK] = np.sqrt(shared)
     return {
         summary.configuration: {name: float(values[row]) for name, values in columns.items() if math.isfinite(values[row])}
         for row, summary in enumerate(complete)
@@ -203,7 +203,7 @@ def evidence(complete: Sequence[Summary], objectives: Objectives, within: float 
         degrees,
         seeds,
         np.nan_to_num([summary.value(SIZE) for summary in complete]),
-        np.array([summary.tuning.luck for summary in complete]) + (luck(complete) or 0.0),
+        np.array([summary.tuning.luck for summary in complete]) + (0.0 if (shared := luck(complete)) is None else shared),
         within,
         tuple((family, min(complete[place].tuning.luck for place in family)) for family in families),
         _together(complete, families, variances * seeds),

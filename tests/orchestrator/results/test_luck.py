@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -108,11 +109,11 @@ def test_the_shared_part_is_told_from_that_of_each_seed() -> None:
     )
 
 
-def sweep(stored: bool) -> list[Summary]:
+def sweep(stored: bool, spreads: Sequence[float] = (20,) * 6) -> list[Summary]:
     random = np.random.default_rng(2)
     hard, found = random.normal(0, 30, 200), []
-    for number in range(6):
-        own = random.normal(0, 20, 200)
+    for number, spread in enumerate(spreads):
+        own = random.normal(0, spread, 200)
         one = made(f"c{number}", 1000.0 * 2**number, [80 + number / 2 + seed / 10 for seed in range(3)])
         credits = {key: hard + own + random.normal(0, 5, 200) for key in one.scores} if stored else {}
         found.append(replace(one, credits=credits))
@@ -134,6 +135,15 @@ def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None
     assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES, 1), "one configuration has none"
     assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
     assert by_seed(missing.credits, "toy/sentiment").shape == (3, 200)
+
+
+@pytest.mark.parametrize("spreads", [(60, 20, 20), (60, *(20,) * 5), (*(20,) * 4, 60)])
+def test_what_answers_otherwise_has_its_own_luck_and_leaves_that_of_the_rest(spreads: Sequence[float]) -> None:
+    """The head alone is in most sweeps, and answers other rows rightly than adapters do."""
+    for every in (True, False):
+        found = luck(sweep(True, spreads), by_all=every)
+        assert found is not None
+        assert np.sqrt(found * 200) == pytest.approx(spreads, rel=0.3)
 
 
 @pytest.mark.parametrize(("reach", "larger"), [(4.0, "examples"), (0.2, "seeds"), (0.0, "")])
