@@ -111,7 +111,7 @@ def test_how_runs_change_while_a_sweep_does(uri: str, tmp_path: Path) -> None:
         entry(8, task="toy/paraphrase").key: ["running", "running", "interrupted", *["finished"] * 4],
         f"{99:010x}": ["", *["incomplete"] * 6],  # a candidate is not reported
         entry(99).key: ["", *["finished"] * 6],
-        f"{32:010x}": ["", "failed", "failed", *["stopped"] * 4],
+        f"{32:010x}": ["", "failed", "incomplete", *["stopped"] * 4],  # the next session runs its trial again
         broken: ["", "failed", "failed", *["stopped"] * 4],
         f"{16:010x}": ["", "", "interrupted", "finished", "finished", "waiting", "finished"],
         entry(16).key: ["", "", "interrupted", *["finished"] * 4],
