@@ -25,6 +25,7 @@ import numpy as np
 
 from orchestrator.plan.tuning import Tried, best_of
 from orchestrator.record.state import Entry
+from orchestrator.results import posterior
 from orchestrator.results.front import SEEDS, above_guessing, mark_front
 from orchestrator.results.luck import helps_most
 from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
@@ -80,7 +81,7 @@ def judge_task(task: str, entries: Sequence[Entry], complete: Sequence[Summary])
     }
     possible = [row for row in complete if probability[row.configuration] > 1 - SURE]
     other_rates = tuple(row.label for row in possible if not is_tuned_by_own_score(row, entries))
-    noise = 2 * math.sqrt(SURE * (1 - SURE) / DRAWS)
+    noise = 2 * math.sqrt(SURE * (1 - SURE) / posterior.DRAWS)  # the fewer draws of both
     sure = [row for row in possible if probability[row.configuration] >= SURE + noise and row.score.n >= SEEDS]
     decided = bool(sure) and not other_rates and above_guessing(complete)
     by_probability = max(complete, key=lambda row: (probability[row.configuration], -row.value(SIZE)))
