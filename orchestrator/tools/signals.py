@@ -98,6 +98,8 @@ class Stop:
         watch.start()
         try:
             yield
+        except SystemExit as ended:  # by the handler that Ray has while it starts, which ends with the signal's bare number
+            raise SystemExit(143 if ended.code == signal.SIGTERM else ended.code) from None
         finally:
             self._over.set()
             signal.set_wakeup_fd(pipe)

@@ -50,6 +50,13 @@ def test_the_log_gets_no_password(tmp_path: Path) -> None:
     assert (tmp_path / "sweep.log").read_text() == 2 * "http://***@h/x is away\n"
 
 
+@pytest.mark.parametrize(("code", "status"), [(signal.SIGTERM, 143), (1, 1)])
+def test_a_sweep_that_is_ended_while_ray_starts_has_the_shells_status(code: int, status: int) -> None:
+    with pytest.raises(SystemExit) as ended, Stop(lambda _: None).watching(lambda: None, lambda _: None):
+        raise SystemExit(code)
+    assert ended.value.code == status
+
+
 @pytest.mark.parametrize(("before", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)], ids=["a terminal", "nohup"])
 def test_a_closed_terminal_stops_a_sweep_unless_nohup_says_otherwise(
     before: signal.Handlers, stops: bool, monkeypatch: pytest.MonkeyPatch
