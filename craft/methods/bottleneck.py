@@ -50,14 +50,14 @@ def build_houlsby(model: nn.Module, parameters: HoulsbyParameters, context: Buil
     """Trains the normalizations inside the adapted layers, too."""
     from craft.models.projections import find_projections, layer_number, other_senses
 
-    stacks, others = find_projections(model, parameters.projections, layers=parameters.layers), other_senses(model)
+    stacks, unread = find_projections(model, parameters.projections, layers=parameters.layers), other_senses(model)
     numbers = {layer_number(place.module_name) for stack in stacks.values() for place in stack}
     norms = [
         name
         for name, module in model.named_modules()
         if type(module).__name__.endswith(("LayerNorm", "RMSNorm"))
         and layer_number(name) in numbers
-        and not name.startswith(others)
+        and not name.startswith(unread)
     ]
     return attach(model, context, "BOTTLENECK", parameters, bottleneck=parameters.bottleneck, modules_to_save=norms)
 

@@ -62,8 +62,8 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
     from craft.models.loading import trained_weights
     from craft.models.projections import other_senses
 
-    others = other_senses(model)
-    _train(model, lambda name, head: head or (name.rpartition(".")[2] == "bias" and not name.startswith(others)))
+    unread = other_senses(model)
+    _train(model, lambda name, head: head or (name.rpartition(".")[2] == "bias" and not name.startswith(unread)))
     if all(head for *_, head in trained_weights(model)):
         raise ValueError(
             f"bitfit trains bias vectors, and {type(model).__name__} has none; choose another method for this model"

@@ -202,8 +202,8 @@ def take_basis(model: nn.Module, folder: Path) -> None:
 
 def _basis(model: nn.Module) -> dict[str, Tensor]:
     """Returns the vectors of each buffer as the rows of a view."""
-    found = [(name, part) for name, _ in model.named_buffers() for part in name.split(".") if part in _VECTORS]
-    return {name: model.get_buffer(name).movedim(_VECTORS[part], 0) for name, part in found}
+    buffers = [(name, part) for name, _ in model.named_buffers() for part in name.split(".") if part in _VECTORS]
+    return {name: model.get_buffer(name).movedim(_VECTORS[part], 0) for name, part in buffers}
 
 
 def _sketch(vectors: Tensor) -> Tensor:

@@ -100,8 +100,8 @@ def find_projections(
     """
     if not names:
         raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")
-    others = other_senses(model)
-    linear = {path: shape for path, shape in linear_modules(model).items() if not path.startswith(others)}
+    unread = other_senses(model)
+    linear = {path: shape for path, shape in linear_modules(model).items() if not path.startswith(unread)}
     mapping = {**getattr(model, "craft_projection_map", {}), **(mapping or {})}
     layout, needed = find_layout(linear), [name for name in names if name not in mapping]
     if needed and not layout:

@@ -120,7 +120,7 @@ class JointLayer(nn.Module, BaseTunerLayer):
         result = y
         for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
             narrow, weight = y.dtype == torch.bfloat16, next(part.parameters())
-            # Where the base is divided among GPUs, what layers share stands on one of them.
+            # Where the base is divided among GPUs, what layers share is on one of them.
             inputs = (each.to(weight.device, each.dtype if narrow else weight.dtype) for each in (x, y))
             with torch.autocast(weight.device.type, torch.bfloat16, enabled=narrow):
                 change = part.change(self.path, *inputs)

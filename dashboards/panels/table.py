@@ -78,8 +78,8 @@ def _columns(view: View, rows: Sequence[Row], differ: Sequence[str]) -> list[Pla
     protocols, states = [row.protocol for row in summaries], [row.state for row in rows]
     columns += [_text("protocol", "Protocol", protocols)] if len({*protocols}) > 1 else []
     columns += [_parameter(name, base.parameter(rows, name)) for name in differ if name not in ("method", *IN_LABEL)]
-    others = [name for name in _names(rows) if name not in (*differ, *RANKS, "protocol", "warm_start", "cut_from")]
-    lacking = [name for name in others if len({*base.parameter(rows, name)}) > 1]  # one value, which some rows lack
+    hidden = [name for name in _names(rows) if name not in (*differ, *RANKS, "protocol", "warm_start", "cut_from")]
+    lacking = [name for name in hidden if len({*base.parameter(rows, name)}) > 1]  # one value, which some rows lack
     names = [*(name for name in IN_LABEL if name in differ), *lacking]
     more = [_parameter(name, base.parameter(rows, name)) for name in names]
     more += [_metric(metric, rows) for metric in worth if metric not in metrics]

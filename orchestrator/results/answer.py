@@ -25,9 +25,12 @@ from orchestrator.results.luck import helps_most, limit, rows_help
 from orchestrator.results.metrics import EXPECTED, P_ENOUGH, SIZE, amount, full_label, number, sized
 from orchestrator.results.probabilities import find_falls
 from orchestrator.results.proposal import (
+    PASSES,
     Settings,
     describe_step,
+    longer,
     other_rates,
+    passes_of,
     rate_end,
     settings_of,
     takes,
@@ -41,8 +44,8 @@ from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.sweep import DEFAULT_STORAGE
 from orchestrator.tools.markup import plain
 
-PASSES, EVALUATIONS = 3, 3
-"""The passes that are proposed where a training was shorter than one; the evaluations that show whether a score still rises."""
+EVALUATIONS = 3
+"""The evaluations that show whether a score still rises."""
 WORTH = 0.2
 """The probability of settling the answer from which on an action is proposed."""
 Kind = Literal["enough", "unsure", "one seed", "means", "random guessing", "head", "unfinished", "failed", "no score"]
@@ -165,7 +168,7 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     first; less than a pass asks for more steps before more seeds."""
     names = {row.trained for row in complete if row.configuration == reply.best}
     trained = [entry for entry in state.trainings if entry.trial.configuration in names and entry.finished and entry.report]
-    passes, task = min(((epoch, entry.trial.task) for entry in trained if (epoch := _passes(entry))), default=(math.inf, ""))
+    passes, task = min(((epoch, entry.trial.task) for entry in trained if (epoch := passes_of(entry))), default=(math.inf, ""))
     rising = bool(trained) and all(_still_rose(entry) for entry in trained)
     if not (passes < 1 or rising):
         return reply
@@ -175,21 +178,9 @@ def _with_more_steps(reply: Answer, complete: Sequence[Summary], state: State) -
     reply = replace(reply, verdict=f"The best {how}, so more steps may change this. {reply.verdict}")
     if passes >= 1:
         return reply
-    sweep, longer = state.sweep, dict[str, Any]({"training.epochs": PASSES})
-    if (limit := sweep.budget.wall_clock_seconds) is not None:
-        longer["budget.wall_clock"] = f"{math.ceil(PASSES / passes * limit)}s"
-    ended = [(entry.result.seconds, epoch) for entry in state.trainings if entry.result and (epoch := _passes(entry))]
-    seconds = sum(PASSES / epoch * seconds for seconds, epoch in ended)
+    changes, seconds = longer(state, passes)
     proposal = f"Next: train for {PASSES} passes, in a sweep of its own{describe_price(seconds / state.pace)}:"
-    layers: list[Mapping[str, Any]] = [*sweep.task_training.values()]
-    layers += [layer for block in sweep.blocks for layer in (block.dimensions, *block.task_training.values())]
-    of_their_own = any({"epochs", "max_steps"} & layer.keys() for layer in layers)  # which `training` does not change
-    changes = {} if of_their_own else {"name": f"{sweep.name}-longer", **longer}
     return _proposing(replace(reply, p_decides=None), proposal, changes, state)
-
-
-def _passes(entry: Entry) -> float:
-    return entry.report.epoch if entry.report is not None else 0.0
 
 
 def _still_rose(entry: Entry) -> bool:

@@ -1,6 +1,6 @@
 """A step as a sentence, and as settings of the sweep's file.
 
-Step  -->  settings_of, more_seeds, resized, other_rates  -->  within_budget  -->  takes: has the file a plan with them?
+Step  -->  settings_of, more_seeds, longer, resized, other_rates  -->  within_budget  -->  takes: has the file a plan with them?
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.plan.configuration import text
 from orchestrator.plan.planner import Planner
-from orchestrator.record.state import State
+from orchestrator.record.state import Entry, State
 from orchestrator.results.metrics import full_label
 from orchestrator.results.step import FACTORS, Step, describe_price, describe_seeds, rank_key
 from orchestrator.results.summary import Summary
@@ -29,6 +29,8 @@ from orchestrator.sweepfile.sweep import Sweep
 
 Settings = Mapping[str, Any]
 """Values of the sweep file by the paths that `--set` takes."""
+PASSES = 3
+"""The passes over the rows that are proposed where a training was shorter than one."""
 
 
 def describe_step(step: Step, complete: Sequence[Summary], state: State) -> str:
@@ -128,6 +130,27 @@ def more_seeds(sweep: Sweep, count: int) -> Settings:
     used = {*sweep.seeds, *reported, *(rule.seeds if rule is not None else ())}
     new = [seed for seed in range(len(used) + count) if seed not in used][:count]
     return {key: [*(rule.seeds if rule is not None else reported), *new]}
+
+
+def longer(state: State, passes: float) -> tuple[Settings, float]:
+    """Returns the settings of a sweep of its own whose trainings make PASSES passes, empty where a task or block says its own,
+    and the seconds that its trainings take.
+
+    Args:
+        passes: the passes of the training that made least, by which the time of the session grows.
+    """
+    sweep, settings = state.sweep, dict[str, Any]({"name": f"{state.sweep.name}-longer", "training.epochs": PASSES})
+    if (limit := sweep.budget.wall_clock_seconds) is not None:
+        settings["budget.wall_clock"] = f"{math.ceil(PASSES / passes * limit)}s"
+    ended = [(entry.result.seconds, made) for entry in state.trainings if entry.result and (made := passes_of(entry))]
+    layers: list[Mapping[str, Any]] = [*sweep.task_training.values()]
+    layers += [layer for block in sweep.blocks for layer in (block.dimensions, *block.task_training.values())]
+    of_their_own = any({"epochs", "max_steps"} & layer.keys() for layer in layers)  # which `training` does not change
+    return {} if of_their_own else settings, sum(PASSES / made * seconds for seconds, made in ended)
+
+
+def passes_of(entry: Entry) -> float:
+    return entry.report.epoch if entry.report is not None else 0.0
 
 
 def resized(sweep: Sweep, summary: Summary, factor: float) -> Settings:

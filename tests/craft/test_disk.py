@@ -1,4 +1,4 @@
-"""What a crash in the middle of writing leaves: the old content, whole, and nothing beside it. Amounts in messages."""
+"""What a crash in the middle of writing leaves: the old content, whole, and no other file. Amounts in messages."""
 
 from __future__ import annotations
 

@@ -126,9 +126,9 @@ def events_of(name: str, runs: Sequence[FakeRun]) -> list[Event]:
     model = next((trial.parameters["model"] for trial in trials.values()), MODEL)
     file = {"name": name, "model": model, "tasks": tasks, "space": [{"method": "craft"}]}
     began, planned = min([fake.started for fake in fakes], default=START), own.planned or len(fakes)
-    heard = time.time() if own.status == "running" and own.underway is None else began  # from the driver, which lives
+    opened = time.time() if own.status == "running" and own.underway is None else began  # from the driver, which lives
     log: list[Event] = [
-        Opened(time=heard, sweep=name, sweep_id=sweep_id(name)),
+        Opened(time=opened, sweep=name, sweep_id=sweep_id(name)),
         SessionStarted(time=began, sweep=file, configurations=1, trainings=planned, manifest={"folder": "/home/me"}),
         Wanted(time=began, keys=[*trials], trials=[*trials.values()]),
         *(event for fake in fakes for event in fake.events()),

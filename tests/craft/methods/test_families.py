@@ -18,7 +18,7 @@ from tests.craft.methods import cases
 from tests.craft.tuners.craft.test_peft_contract import close
 
 OWN = ("lotr", "superlora", "loretta", "houlsby", "adapterdrop", "milora")
-"""Beside CRAFT, which has tests of its own of most of this; (IA)³'s places in a model are found in a way of its own."""
+"""All but CRAFT, which has tests of its own of most of this; (IA)³'s places in a model are found in a way of its own."""
 JOINT = ("lotr", "superlora", "houlsby", "loretta")
 """A method of each tuner that has CRAFT's base class."""
 WORDS = torch.arange(12).view(2, 6)

@@ -182,8 +182,8 @@ def _place(target: Any) -> torch.device | None:
 
 def _refuse(name: str, overload: str, tensors: list[Tensor], kwargs: dict[str, Any]) -> None:
     """Raises what CUDA raises, in its words."""
-    apart = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim() and tensor.device == CPU]
-    mixed = apart and len(apart) < len(tensors) and name not in MAY_MIX
+    absent = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim() and tensor.device == CPU]
+    mixed = absent and len(absent) < len(tensors) and name not in MAY_MIX
     if mixed or (len({tensor.device for tensor in tensors if isinstance(tensor, OnGpu)}) > 1 and name not in COPIES):
         devices = f"at least two devices, cuda:0 and {'cpu' if mixed else 'cuda:1'}!"
         raise RuntimeError(f"Expected all tensors to be on the same device, but found {devices} (aten::{name})")

@@ -61,21 +61,21 @@ def bytes_of_embeddings(batch_size: int) -> int:
 @pytest.mark.parametrize("method", NAMES)
 def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """It leaves after its second step, resumes, runs out of memory, is cut and scored again. Devices that meet are an error."""
-    spec, checkpoints, told = spec_of(tiny_bert, method), list[Path | None](), list[dict[str, float]]()
+    spec, checkpoints, reports = spec_of(tiny_bert, method), list[Path | None](), list[dict[str, float]]()
     cpu, points = train_watched(spec, tmp_path / "cpu", cuts=[CUT[method]] if method in CUT else [])
     with pretended() as gpu:
         with pytest.raises(Leave):
             train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave_at(2))
         gpu.room = bytes_of_embeddings(4)
         trial = PlannedTrial(spec, "c0ffee", method)
-        (ended,) = run_job(Job(trial), tmp_path / "trial", lambda at: told.extend(at.points), resume_from=checkpoints[-1])
+        (ended,) = run_job(Job(trial), tmp_path / "trial", lambda at: reports.extend(at.points), resume_from=checkpoints[-1])
         assert ended.adapter is not None, ended.result.error
         metrics = [ended.result.metrics, score_saved(ended.adapter, tmp_path / "trial")]
         if cpu.cuts:
             size = f"parameters:{CUT[method]}"
             metrics.append(cut_and_score(ended.adapter, size, tmp_path / "size", recovery=RECOVERY)[1].metrics)
     assert ended.result.notes[0] == "micro-batches of 4 x 2 and evaluation batches of 4 after memory ran out"
-    assert losses_of(told) == pytest.approx(losses_of(points), rel=1e-3)
+    assert losses_of(reports) == pytest.approx(losses_of(points), rel=1e-3)
     expected = [cpu.metrics, cpu.metrics, *(size.metrics for size in cpu.cuts)]
     assert [each["search_loss"] for each in metrics] == pytest.approx([each["search_loss"] for each in expected], rel=1e-2)
 

@@ -141,9 +141,9 @@ def test_probabilities_are_about_new_examples_where_credits_are_stored() -> None
 def test_what_answers_otherwise_has_its_own_luck_and_leaves_that_of_the_rest(spreads: Sequence[float]) -> None:
     """The head alone is in most sweeps, and answers other rows rightly than adapters do."""
     for every in (True, False):
-        found = luck(sweep(True, spreads), by_all=every)
-        assert found is not None
-        assert np.sqrt(found * 200) == pytest.approx(spreads, rel=0.3)
+        variances = luck(sweep(True, spreads), by_all=every)
+        assert variances is not None
+        assert np.sqrt(variances * 200) == pytest.approx(spreads, rel=0.3)
 
 
 @pytest.mark.parametrize(("reach", "larger"), [(4.0, "examples"), (0.2, "seeds"), (0.0, "")])
