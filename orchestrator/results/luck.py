@@ -22,6 +22,8 @@ from craft.scoring.predictions import Numbers, draw_luck
 from orchestrator.plan.work import FEW, more_rows
 from orchestrator.results.summary import Credits, Summary
 
+CLEAR = 2.0
+
 
 def shared_variance(credits: Numbers) -> float:
     """Estimates the variance, in squared points, of the mean over seeds by luck that all seeds share; for one seed, by all its
@@ -30,21 +32,25 @@ def shared_variance(credits: Numbers) -> float:
     Args:
         credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
     """
+    return float(shared_parts(credits).sum())
+
+
+def shared_parts(credits: Numbers) -> Numbers:
+    """Returns the part of each block in the `shared_variance` of credits, `(blocks,)`."""
     seeds, blocks = credits.shape
     residuals = credits - credits.mean(axis=1, keepdims=True)
     mean = residuals.mean(axis=0)
-    variance = float((mean**2).sum()) / (blocks - 1)
+    parts = mean**2
     if seeds > 1:
-        variance -= float(((residuals - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
-    return variance / blocks
+        parts = parts - ((residuals - mean) ** 2).sum(axis=0) / (seeds - 1) / seeds
+    return parts / (blocks - 1) / blocks
 
 
 def luck(summaries: Sequence[Summary], by_all: bool = False) -> Numbers | None:
     """Returns the `shared_variance` of each configuration, without the effect of the examples on all of them, `(n,)`; None if
-    one lacks credits. One configuration's own estimate is uncertain: where it happens to be 0, its probabilities are too sure.
-    So each has at least the median. What answers quite otherwise than the rest, as a head alone does, has more, and the rest
-    does not have it from there. Equal answers do not show that there is no difference, so each has the error of half a row, as
-    in `draw_luck`.
+    one lacks credits. One configuration's own estimate is uncertain, so all have the mean. Only what clearly has more, by CLEAR
+    standard errors, has its own and is not in the mean, as a head alone, which answers quite otherwise than adapters. Equal
+    answers do not show that there is no difference, so each has the error of half a row, as in `draw_luck`.
 
     Args:
         by_all: the variance of the mean over seeds by all its luck, also by what each seed draws again.
@@ -54,20 +60,26 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> Numbers | None:
     # One seed does not show which part of its luck another seed would share.
     places = [place for place, summary in enumerate(summaries) if summary.score.n > 1]
     places = places if len(places) > 1 else [*range(len(summaries))]
-    rests, halves, many = np.zeros(len(places)), 0.0, len(places)
+    rests, errors, halves, many = np.zeros(len(places)), np.zeros(len(places)), 0.0, len(places)
     tasks = list(summaries[0].tasks)
     for task in tasks:
         tables = [by_seed(summaries[place].credits, task) for place in places]
         if len({table.shape[1:] for table in tables}) > 1:
             return None  # scored on different rows
-        common = np.mean([table.mean(axis=0) for table in tables], axis=0)
-        left = [table - common for table in tables]
-        rests += [shared_variance(table.mean(axis=0, keepdims=True) if by_all else table) for table in left]
+        seeds = min(len(table) for table in tables)
+        left = np.array([table[:seeds] for table in tables])
+        left = left - left.mean(axis=0)
+        parts = np.array([shared_parts(table.mean(axis=0, keepdims=True) if by_all else table) for table in left])
+        rests += parts.sum(axis=1)
+        errors += parts.shape[1] * parts.var(axis=1)
         halves += (100 / summaries[0].graded.get(task, math.inf)) ** 2 / 2
     # A rest has 1 - 2 / n of its own luck and 1 / n² of everybody's; of two, both have half of both.
-    own = (rests - rests.sum() / many / (many - 1)) * many / (many - 2) if many > 2 else np.full(many, rests.sum())
-    values = np.full(len(summaries), max(0.0, float(np.median(own))))
-    values[places] = np.maximum(values[places], own)
+    scale = many / (many - 2) if many > 2 else 0.0
+    own = (rests - rests.sum() / many / (many - 1)) * scale if scale else np.full(many, rests.sum())
+    more = own > max(0.0, float(np.median(own))) + CLEAR * np.sqrt(errors) * scale
+    mean = max(0.0, float(own[~more].mean()))
+    values = np.full(len(summaries), mean)
+    values[places] = np.where(more, own, mean)
     return (values + halves) / len(tasks) ** 2
 
 
