@@ -65,7 +65,7 @@ def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
     if excess <= 0:
         return np.full(len(sample), (positive * freedom).sum() / total), freedom * 0 + total
     # 1 / trigamma is nearly linear (Smyth 2004, appendix).
-    prior = 2 * float(newton(lambda x: 1 / polygamma(1, x) - 1 / excess, 0.5 + 1 / excess, tol=1e-12, disp=False))
+    prior = 2 * float(newton(lambda x: 1 / polygamma(1, x) - 1 / excess, 0.5 + 1 / excess, rtol=1e-9, disp=False))
     common = math.exp(float(logs.mean()) + float(digamma(prior / 2)) - math.log(prior / 2))
     return (freedom * sample + prior * common) / (freedom + prior), np.minimum(freedom + prior, total)
 

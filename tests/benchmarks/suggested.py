@@ -31,11 +31,18 @@ from orchestrator.suggest.facts import columns_of
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 BATCH, LENGTH = 16, 128
 EVERY = ["query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"]
-SCRIPTS: dict[str, dict[str, Any]] = {
-    "LoRA r8 at 2e-4": {"r": 8, "targets": ["query", "value"], "rate": 2e-4},
-    "LoRA r8 at 1e-3": {"r": 8, "targets": ["query", "value"], "rate": 1e-3},
-    "LoRA r16 on all linears at 2e-4": {"r": 16, "targets": EVERY, "rate": 2e-4},
+
+
+def lora(rank: int, targets: Sequence[str]) -> dict[str, Any]:
+    return {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": [*targets]}
+
+
+SCRIPTS = {
+    "LoRA r8 at 2e-4": (lora(8, ["query", "value"]), 2e-4),
+    "LoRA r8 at 1e-3": (lora(8, ["query", "value"]), 1e-3),
+    "LoRA r16 on all linears at 2e-4": (lora(16, EVERY), 2e-4),
 }
+"""The configuration of PEFT's adapter, and the learning rate."""
 
 
 class Measured(NamedTuple):
@@ -48,10 +55,11 @@ class Measured(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Texts (one or two of each row) and their labels: places of classes, or numbers."""
+    """Texts (one or two of each row) and their labels: numbers, or places in the names of classes."""
 
     texts: list[tuple[str, ...]]
     labels: list[Any]
+    names: list[str]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,22 +75,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = read_rows(options.file)
     task = columns_of(rows, options.label, ())
     order = random.Random(options.seed).sample(range(len(rows)), len(rows))
-    scale = task.get("kind") == "regression"
-    names = sorted({str(label_name(rows.column(options.label)[row])) for row in order})
-    mine, held = order[: options.rows], order[-options.held :]
-
-    def part(numbers: Sequence[int]) -> Part:
-        cells = [rows.column(options.label)[row] for row in numbers]
-        labels = [float(cell) if scale else names.index(str(label_name(cell))) for cell in cells]
-        return Part([tuple(rows.column(name)[row] for name in task["text"]) for row in numbers], labels)
-
-    for name, script in SCRIPTS.items() if options.epochs else ():
-        show(train_plain(name, script, part(mine), part(held), 0 if scale else len(names), options.epochs, options.seed))
+    mine, held = (part_of(rows, part, task) for part in (order[: options.rows], order[-options.held :]))
+    for name, (adapter, rate) in SCRIPTS.items() if options.epochs else ():
+        began = time.perf_counter()
+        model, tokenizer, size = plain(adapter, len(mine.names), options.seed)
+        fit(model, tokenizer, rate, mine, options.epochs)
+        seconds = time.perf_counter() - began
+        show(Measured(name, score_model(model, tokenizer, held), size, seconds))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mine.csv"
-        write_rows(file, rows, [*task["text"], options.label], mine)
+        write_rows(file, rows, [*task["text"], options.label], order[: options.rows])
         for hours in options.hours:
-            show(run_suggested(file, options.label, hours, part(held), names, scale))
+            show(run_suggested(file, options.label, hours, held))
+
+
+def part_of(rows: Rows, numbers: Sequence[int], task: dict[str, Any]) -> Part:
+    cells = rows.column(task["label"])
+    names = [] if task.get("kind") == "regression" else sorted({str(label_name(cell)) for cell in cells})
+    labels = [names.index(str(label_name(cells[row]))) if names else float(cells[row]) for row in numbers]
+    return Part([tuple(rows.column(name)[row] for name in task["text"]) for row in numbers], labels, names)
 
 
 def show(measured: Measured) -> None:
@@ -97,46 +108,47 @@ def write_rows(file: Path, rows: Rows, columns: Sequence[str], numbers: Sequence
         writer.writerows([rows.column(name)[row] for name in columns] for row in numbers)
 
 
-def train_plain(
-    name: str, script: dict[str, Any], mine: Part, held: Part, classes: int, epochs: float, seed: int, batch: int = BATCH
-) -> Measured:
-    """Trains as a tutorial of PEFT does: AdamW, one rate for adapter and head, falling linearly, the last weights."""
+def plain(adapter: dict[str, Any], classes: int, seed: int) -> tuple[Any, Any, int]:
+    """Returns the model with an adapter of PEFT (without one, all is trained), its tokenizer and the size without the head."""
     import peft
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_linear_schedule_with_warmup
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from craft.models.files import resolve_model
 
-    began = time.perf_counter()
     torch.manual_seed(seed)
     folder = resolve_model(MODEL, None)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes or 1)
-    config = peft.LoraConfig(
-        task_type="SEQ_CLS", r=script["r"], lora_alpha=2 * script["r"], lora_dropout=0.0, target_modules=script["targets"]
-    )
-    model = peft.get_peft_model(base, config)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes or 1)
+    if adapter:
+        model = peft.get_peft_model(model, peft.get_peft_config({"task_type": "SEQ_CLS"} | adapter))
+    weights = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    size = sum(weight.numel() for name, weight in weights if "classifier" not in name)
+    return model, AutoTokenizer.from_pretrained(folder), size
+
+
+def fit(model: Any, tokenizer: Any, rate: float, mine: Part, epochs: float) -> None:
+    """Trains as a tutorial of PEFT does: AdamW, one rate for adapter and head, falling linearly, the last weights."""
+    import torch
+    from transformers import get_linear_schedule_with_warmup
+
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learnt, lr=script["rate"], weight_decay=0.01)
-    steps = round(epochs * -(-len(mine.labels) // batch))
+    optimizer = torch.optim.AdamW(learnt, lr=rate, weight_decay=0.01)
+    steps = round(epochs * -(-len(mine.labels) // BATCH))
     schedule = get_linear_schedule_with_warmup(optimizer, 0, steps)
     order: list[int] = []
     model.train()
     for _ in range(steps):
         if not order:
             order = torch.randperm(len(mine.labels)).tolist()
-        rows, order = order[:batch], order[batch:]
+        rows, order = order[:BATCH], order[BATCH:]
         inputs = tokenize(tokenizer, [mine.texts[row] for row in rows])
         labels = torch.tensor([mine.labels[row] for row in rows])
-        loss = model(**inputs, labels=labels if classes else labels.float()).loss
+        loss = model(**inputs, labels=labels if mine.names else labels.float()).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learnt, 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    seconds = time.perf_counter() - began
-    size = sum(weight.numel() for key, weight in model.named_parameters() if "lora_" in key)
-    return Measured(name, score_model(model, tokenizer, held, classes), size, seconds)
 
 
 def tokenize(tokenizer: Any, texts: Sequence[tuple[str, ...]]) -> Any:
@@ -144,7 +156,7 @@ def tokenize(tokenizer: Any, texts: Sequence[tuple[str, ...]]) -> Any:
     return tokenizer(*columns, truncation=True, max_length=LENGTH, padding=True, return_tensors="pt")
 
 
-def score_model(model: Any, tokenizer: Any, held: Part, classes: int) -> float:
+def score_model(model: Any, tokenizer: Any, held: Part) -> float:
     """Returns the accuracy, or Pearson's correlation of numbers, in points."""
     import torch
 
@@ -154,12 +166,19 @@ def score_model(model: Any, tokenizer: Any, held: Part, classes: int) -> float:
         for at in range(0, len(held.labels), 64):
             outputs.append(model(**tokenize(tokenizer, held.texts[at : at + 64])).logits)
     logits = torch.cat(outputs).float().numpy()
-    if not classes:
+    if not held.names:
         return 100 * float(np.corrcoef(logits[:, 0], held.labels)[0, 1])
     return 100 * float(np.mean(logits.argmax(1) == np.array(held.labels)))
 
 
-def run_suggested(file: Path, label: str, hours: float, held: Part, names: Sequence[str], scale: bool) -> Measured:
+def score_taken(model: Any, tokenizer: Any, held: Part) -> float:
+    """Returns the score of an adapter of a sweep, which has its own order of the classes."""
+    places = {name: place for place, name in model.config.id2label.items()}
+    labels = [places[held.names[label]] for label in held.labels] if held.names else held.labels
+    return score_model(model, tokenizer, held._replace(labels=labels))
+
+
+def run_suggested(file: Path, label: str, hours: float, held: Part) -> Measured:
     """Runs a suggested sweep, takes its answer and scores that on the held rows."""
     from craft import load_adapter
 
@@ -171,11 +190,7 @@ def run_suggested(file: Path, label: str, hours: float, held: Part, names: Seque
     command(folder, "run", "mine.yaml")
     seconds = time.perf_counter() - began
     taken = json.loads(command(folder, "take", "mine", "--to", str(folder / "taken"), "--json"))
-    model, tokenizer = load_adapter(taken["adapters"][0]["path"])
-    if not scale:  # the adapter has its own order of classes
-        places = {name: place for place, name in model.config.id2label.items()}
-        held = Part(held.texts, [places[names[label]] for label in held.labels])
-    score = score_model(model, tokenizer, held, 0 if scale else len(names))
+    score = score_taken(*load_adapter(taken["adapters"][0]["path"]), held)
     return Measured(f"suggested for {60 * hours:g} min: {taken['label']}", score, int(taken["trainable_parameters"]), seconds)
 
 

@@ -48,6 +48,15 @@ def test_variances_are_moderated_as_limma_does(
     assert sure == pytest.approx(degrees, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("error")
+def test_variances_that_spread_hardly_more_than_chance_have_the_common_one() -> None:
+    for excess in np.geomspace(1e-13, 1e-5, 400):
+        reach = math.sqrt(math.pi**2 / 6 + excess)  # of the logarithms of three, whose chance is trigamma(1)
+        found, sure = moderate(np.exp([-reach, 0.0, reach]), 2)
+        assert found == pytest.approx([math.exp(np.euler_gamma)] * 3, rel=1e-3)  # exp(mean of logs - digamma(1))
+        assert sure == 6
+
+
 def test_shares_count_what_nothing_beats() -> None:
     random = np.random.default_rng(1)
     scores, costs = random.normal(size=(60, 7)), random.integers(1, 4, size=(7, 2)).astype(float)
