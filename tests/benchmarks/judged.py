@@ -58,7 +58,7 @@ and {cells} LoRA trainings of {models} models by rank and rate (`sft_sweep.md` o
 
 *By rows alone*: the smallest within a point of the best row. *Judged*: the likeliest by `judge`,
 with P(enough); `-`: one run each. *Would tell*: the configurations, the best first, that need
-further seeds, and their hours of training. `r4 3e-4`: rank 4, learning rate 3e-4.
+further seeds, or how many, and their hours. `r4 3e-4`: rank 4, learning rate 3e-4.
 
 | model, runs | by rows alone | judged | would tell | hours |
 | --- | --- | --- | --- | --- |
@@ -130,8 +130,8 @@ def line(name: str, runs: int, judged: Judgement, spread: float) -> str:
     if answer.kind == "one seed":
         doubtful = in_doubt(rows, spread)
         seconds = MORE * seconds_of_seed([row.trained for row in doubtful], rows)
-        first = labels(doubtful) if len(doubtful) <= SHOWN else [labels(doubtful)[0], "..."]
-        verdict, tells = "-", f"{len(doubtful)} of {len(rows)}: {', '.join(first)}"
+        few = f": {', '.join(labels(doubtful))}" if len(doubtful) <= SHOWN else ""
+        verdict, tells = "-", f"{len(doubtful)} of {len(rows)}{few}"
     else:
         named = next(row for row in rows if row.configuration == answer.configuration)
         verdict = f"{'enough: ' if answer.kind == 'enough' else ''}{named.label} ({named.counts[P_ENOUGH]:.2f})"
