@@ -179,7 +179,7 @@ def test_layers_on_two_gpus_have_the_numbers_of_one(
     assert places == [[{0}, {0}], [{0, 1}, {0, 1}]]
     assert len(losses[0]) == 6
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    assert scores[1] == pytest.approx(scores[0], rel=1e-6)
+    assert scores[1] == pytest.approx(scores[0], rel=1e-6, abs=1e-7)  # the error of a likelihood is a small difference
 
 
 @pytest.mark.slow
