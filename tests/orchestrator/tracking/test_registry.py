@@ -109,13 +109,13 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
 def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
     small_sweep: SmallSweep, tmp_path: Path, cli: Cli
 ) -> None:
-    take(small_sweep, "--pick", "knee")
+    take(small_sweep, "--pick", "best")
     client = MlflowClient(small_sweep.uri)
     names = {model.name for model in client.search_registered_models()}
     assert {"mood-toy-sentiment", "mood-toy-paraphrase"} <= names
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
     MlflowClient(empty).search_experiments()
-    flags = ["--pick", "knee", "--register", "mood", "--tracking-uri", empty]
+    flags = ["--pick", "best", "--register", "mood", "--tracking-uri", empty]
     assert "craft-sweeps replay" in cli("take", str(small_sweep.folder), *flags, status=2).err
-    said = cli("take", str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment", status=2).err
+    said = cli("take", str(small_sweep.folder), "--pick", "best", "--register", "a/b", "--task", "toy/sentiment", status=2).err
     assert "a/b" in said
