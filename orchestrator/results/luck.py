@@ -23,6 +23,7 @@ from orchestrator.plan.work import FEW, more_rows
 from orchestrator.results.summary import Credits, Summary
 
 CLEAR = 2.0
+"""The standard errors by which a configuration's own luck must be above that of the rest to count."""
 
 
 def shared_variance(credits: Numbers) -> float:
@@ -64,12 +65,12 @@ def luck(summaries: Sequence[Summary], by_all: bool = False) -> Numbers | None:
     tasks = list(summaries[0].tasks)
     for task in tasks:
         tables = [by_seed(summaries[place].credits, task) for place in places]
+        tables = [table.mean(axis=0, keepdims=True) for table in tables] if by_all else tables
         if len({table.shape[1:] for table in tables}) > 1:
             return None  # scored on different rows
         seeds = min(len(table) for table in tables)
         left = np.array([table[:seeds] for table in tables])
-        left = left - left.mean(axis=0)
-        parts = np.array([shared_parts(table.mean(axis=0, keepdims=True) if by_all else table) for table in left])
+        parts = np.array([shared_parts(table) for table in left - left.mean(axis=0)])
         rests += parts.sum(axis=1)
         errors += parts.shape[1] * parts.var(axis=1)
         halves += (100 / summaries[0].graded.get(task, math.inf)) ** 2 / 2

@@ -147,12 +147,12 @@ def test_what_answers_otherwise_has_its_own_luck_and_leaves_that_of_the_rest(spr
 
 
 def test_few_configurations_whose_seeds_scatter_have_the_luck_that_these_share() -> None:
-    """Four configurations with an error of 20 a block, of which each of three seeds draws 60 again, partly for all alike."""
+    """Four configurations with an error of 20 a block, of which each of three seeds draws 60 again, part of it for all."""
     random, found = np.random.default_rng(4), []
     for _ in range(100):
-        alike = random.normal(0, 40, (3, 200))
+        shared = random.normal(0, 40, (3, 200))
         rows = [made(f"c{number}", 1000.0 * 2**number, [80.0, 80.1, 80.2]) for number in range(4)]
-        tables = [random.normal(0, 20, 200) + alike + random.normal(0, 45, (3, 200)) for _ in rows]
+        tables = [random.normal(0, 20, 200) + shared + random.normal(0, 45, (3, 200)) for _ in rows]
         variances = luck([replace(row, credits=dict(zip(row.scores, table, strict=True)))
                           for row, table in zip(rows, tables, strict=True)])  # fmt: skip
         assert variances is not None
