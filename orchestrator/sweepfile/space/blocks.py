@@ -142,6 +142,8 @@ class DimensionReader:
 
     def read(self, value: Any, path: YamlPath) -> Dimension | None:
         """Returns the dimension that `value` describes, or None and adds to `mistakes`."""
+        if isinstance(value, list) and value and self._is_wrong(value) and not any(map(self._is_wrong, value)):
+            return self._refuse(path, f"got {shown(value)}; several values are written as {{values: {shown(value)}}}")
         if not isinstance(value, dict):
             return self._choice([value], [path])
         if not any(key in value for key in KEYS):
@@ -205,6 +207,9 @@ class DimensionReader:
             mistakes = [Mistake(path, message)]
         self.mistakes.extend(mistakes)
         return Range(float(low), float(high), distribution)
+
+    def _is_wrong(self, value: Any) -> bool:
+        return bool(self._check(value, ())[1])
 
     def _check(self, value: Any, path: YamlPath) -> tuple[Any, list[Mistake]]:
         try:
