@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from craft.processes import Meeting, current, find_cause, joined, leave_cause, make_store, sign
+from craft.processes import Meeting, find_cause, leave_cause, make_store, sign
 from craft.results import Leave, ModelUnavailable, OutOfMemory, RunFailed, RunPrevented, is_out_of_memory
 from craft.trainer.checkpoint import CheckpointCorrupt
 from tests.craft.conftest import Evil
@@ -103,32 +101,3 @@ def test_the_store_listens_at_the_address_of_the_meeting_alone(store: Any) -> No
     for address in others:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, store.port), timeout=1).close()
-
-
-def take_part(rank: int, meeting: Meeting, answers: Any) -> None:
-    store = make_store(LOOPBACK, 30.0) if rank == 0 else None
-    if rank == 0:
-        meeting = replace(meeting, port=store.port)
-        answers.put(meeting.port)
-    with joined(meeting, rank, store or meeting.open_store()):
-        values = current().gather({"rank": rank, "tensor": torch.arange(3)})
-        first = current().ask_first(lambda: ("a", b"\x00" * 70_000))
-        listening = {at.laddr.ip for at in psutil.Process().net_connections("inet") if at.status == psutil.CONN_LISTEN}
-        answers.put((rank, [value["rank"] for value in values], len(first[1]), listening))
-        current().gather(None)
-
-
-@pytest.mark.slow
-def test_processes_on_one_machine_listen_at_loopback_alone_and_exchange_objects() -> None:
-    context = multiprocessing.get_context("spawn")
-    answers, meeting = context.Queue(), Meeting(LOOPBACK, 0, 2, "replicate", 60.0, SECRET)
-    processes = [context.Process(target=take_part, args=(0, meeting, answers))]
-    processes[0].start()
-    meeting = replace(meeting, port=answers.get(timeout=90))
-    processes.append(context.Process(target=take_part, args=(1, meeting, answers)))
-    processes[1].start()
-    seen = sorted(answers.get(timeout=90) for _ in range(2))
-    for process in processes:
-        process.join(30)
-    assert [answer[:3] for answer in seen] == [(0, [0, 1], 70_000), (1, [0, 1], 70_000)]
-    assert set().union(*(answer[3] for answer in seen)) <= {LOOPBACK}

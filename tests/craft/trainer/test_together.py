@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from craft.methods import METHODS
@@ -55,6 +56,9 @@ class Watch:
         weights = [weight.numpy().tobytes() for weight in copy_trainable(model).values()]
         digests = current().gather(hashlib.sha256(b"".join(weights)).hexdigest() if weights else None)
         assert len({digest for digest in digests if digest}) <= 1
+        if current().count > 1:
+            listening = {at.laddr.ip for at in psutil.Process().net_connections("inet") if at.status == psutil.CONN_LISTEN}
+            assert listening <= {"127.0.0.1"}, "nobody elsewhere reaches the ports of store and gloo"
         return save_adapter(model, *arguments)
 
     def shares(self) -> list[float]:
