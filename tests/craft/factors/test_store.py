@@ -56,16 +56,6 @@ def _begin(count: int, *arguments: Any) -> tuple[list[Any], Any]:
     return processes, answers
 
 
-def test_a_stack_is_decomposed_once_and_read_back_to_the_bit(tmp_path):
-    first = Store(tmp_path)
-    factors_made = stack_factors(_weights(), ("all", 6, 8), name="q", store=first)
-    _assert_same(factors_made, hosvd(_weights(), (3, 6, 8)))
-    _assert_same(factors_made, stack_factors(_weights(), (3, 6, 8), name="q", store=first))
-    second = Store(tmp_path)
-    _assert_same(factors_made, stack_factors(_weights(), ("all", 6, 8), name="q", store=second))
-    assert (first.makes, second.makes) == (1, 0)
-
-
 def test_the_largest_rank_is_kept_and_smaller_ones_are_its_slices(tmp_path):
     first = Store(tmp_path)
     stack_factors(_weights(), (2, 12, 4), name="q", store=first)
