@@ -68,13 +68,6 @@ def test_the_loss_sees(tokenizer, response, length, loss, tokens, start):
     assert (text.tokens, min(text.start, len(tokens))) == (tokens, start)
 
 
-def test_several_texts_are_each_encoded_as_alone(tokenizer):
-    prompts, responses = ["what is it ? ### ", "is it ? ### ", "the ### "], ["the answer is true", "true", "it is"]
-    together = encode(tokenizer, prompts, responses, max_length=None, loss="response")
-    alone = [one(tokenizer, *pair, max_length=None, loss="response") for pair in zip(prompts, responses, strict=True)]
-    assert together == alone
-
-
 @pytest.mark.parametrize("name", ["alpaca", "llm_adapters"])
 def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, stories):
     tokenizer = AutoTokenizer.from_pretrained(stories)
