@@ -111,15 +111,6 @@ def test_an_adapter_that_takes_from_its_base(name: str, tiny_bert: str, tmp_path
     assert (again.score, again.without) == (audit.enough.score, audit.without)
 
 
-@pytest.mark.slow
-def test_a_head_that_modules_to_save_names_is_no_part_of_the_count(tiny_bert: str, tmp_path: Path) -> None:
-    counts = []
-    for name, whole in (("silent", None), ("named", ["classifier"])):
-        saved(tiny_bert, CONFIGS["lora"], tmp_path / name, whole)
-        counts.append(audit_adapter(tmp_path / name, Data(rows(tmp_path), label="label")).parameters)
-    assert counts == [6 * 4 * 64] * 2
-
-
 @pytest.mark.parametrize("name", ["vera", pytest.param("loha", marks=pytest.mark.slow)])
 def test_sizes_of_any_method_have_fewer_parameters_than_it(name: str, tiny_bert: str, tmp_path: Path) -> None:
     saved(tiny_bert, CONFIGS[name], tmp_path / "whole")
