@@ -18,19 +18,16 @@ from craft.tuners.bottleneck import Train, factors
 from craft.tuners.low_rank import fold
 from craft.tuners.optimizers import AdaLoraAdam, GaLoreAdam
 from tests.craft.methods.cases import put
+from tests.craft.methods.test_families import stir
 
 QUERIES = [f"bert.encoder.layer.{layer}.attention.self.query" for layer in range(3)]
 DOWNS = [f"bert.encoder.layer.{layer}.output.dense" for layer in range(3)]
 
 
 def adapted(tiny_model: Any, method: str, **parameters: Any) -> Any:
-    """The tiny BERT with `method` on it, every trained number drawn at random."""
+    """The tiny BERT with `method` on it, every trained number moved at random."""
     built = put(tiny_model("bert", head="classifier"), method, parameters)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for weight in built.parameters():
-            if weight.requires_grad:
-                weight.copy_(0.3 * torch.randn_like(weight))
+    stir(built)
     return built.eval()
 
 
