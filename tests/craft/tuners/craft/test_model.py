@@ -112,7 +112,6 @@ def test_starts_near_the_identity_by_its_seed(tiny_model: TinyModel) -> None:
     [
         ({"ranks": (4, 6, 7)}, "r1 (layers) is 4, but projection 'q' has 3 stacked layers"),
         ({"projections": ("gate",)}, "no projection 'gate'"),
-        ({"exclude_modules": ["query", "value"]}, "leave out every module"),
     ],
 )
 def test_what_the_model_does_not_allow_is_said_and_leaves_it_as_it_was(
