@@ -1,10 +1,12 @@
 """Whole runs on a pretended GPU: each method trains, scores, saves, is cut, resumes, lacks memory, waits; layers on two.
 
-And what keeps all other tests on the CPU."""
+And what keeps all other tests on the CPU, where `python -m tests.gpu` has nothing to check."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -247,3 +249,10 @@ def test_tests_and_their_child_processes_see_no_gpu() -> None:
 )
 def test_gpus_are_seen_by_tests_for_gpus_alone(marks: str, wanted: bool) -> None:
     assert wants_gpus(marks) is wanted
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.gpu"], cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("No GPU: torch")
