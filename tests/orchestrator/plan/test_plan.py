@@ -12,6 +12,7 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.record.resume import contradictions
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.space.dimensions import Point
+from tests.orchestrator.plan.test_starting_rates import rate
 from tests.orchestrator.plans import toy_plan, toy_sweep
 from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
@@ -142,19 +143,17 @@ def test_a_point_that_is_drawn_or_proposed_is_no_namesake(tmp_path: Path) -> Non
         ("projections: {values: [[q, v], [q, k]]}", 2),
         ("learning_rate: 1e-2, head_learning_rate: {values: [1e-2, null]}", 1),
         ("eval_examples: 50, search_examples: {values: [null, 50]}", 1),
+        (f"learning_rate: {{values: [null, {rate('lora', rank=4)}]}}", 1),
+        ("method: head, learning_rate: {values: [1e-3, 1e-2]}", 1),
+        ("method: head, learning_rate: {values: [1e-3, 1e-2]}, head_learning_rate: null", 2),
     ],
 )
 def test_a_setting_without_effect_makes_no_configuration(settings: str, many: int, drawn: bool, tmp_path: Path) -> None:
     search = "search: {algorithm: random, configurations: 8}\n" if drawn else ""
-    plan = toy_plan(tmp_path, f"{search}space: [{{method: lora, rank: 4, {settings}}}]")
+    block = settings if settings.startswith("method: ") else f"method: lora, rank: 4, {settings}"
+    plan = toy_plan(tmp_path, f"{search}space: [{{{block}}}]")
     assert len(plan.configurations) == many
     assert len(plan.duplicates) == (0 if drawn else 2 - many)
-
-
-@pytest.mark.parametrize(("more", "many"), [("", 1), (", head_learning_rate: null", 2)])
-def test_the_learning_rate_of_a_head_alone_has_no_effect_beside_its_own(more: str, many: int, tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path, f"space: [{{method: head, learning_rate: {{values: [1e-3, 1e-2]}}{more}}}]")
-    assert (len(plan.configurations), len(plan.duplicates)) == (many, 2 - many)
 
 
 @pytest.mark.parametrize("tasks", ["custom/g, toy/sentiment", "toy/sentiment, custom/g"])

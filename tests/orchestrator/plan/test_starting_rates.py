@@ -94,11 +94,6 @@ def test_a_candidate_without_a_rate_is_tried_at_the_methods_own(text: str, tmp_p
             assert rates == sorted(rates)
 
 
-def test_a_rate_that_equals_the_methods_own_makes_no_configuration(tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path, f"space: [{{method: lora, learning_rate: {{values: [null, {rate('lora')}]}}}}]")
-    assert (len(plan.configurations), len(plan.duplicates)) == (1, 1)
-
-
 def test_the_width_of_the_model_counts_and_the_record_has_the_number(tiny_bert: str, tmp_path: Path) -> None:
     training = {"max_steps": 2, "batch_size": 4, "train_examples": 8, "eval_examples": 8}
     run = RunSpec(model=tiny_bert, task="toy/sentiment", method="vera", parameters={"rank": 4}, training=training)
