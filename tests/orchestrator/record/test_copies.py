@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -188,20 +187,7 @@ def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_ro
 MINIMAL = {"name": "s", "model": "m", "tasks": ["glue/cola"], "space": [{"method": "lora", "rank": 1}]}
 
 
-def spec(task: str = "glue/cola", **data: Any) -> RunSpec:
-    return RunSpec.model_validate({"model": "m", "task": task, "method": "lora", "data": data})
-
-
-def test_what_decides_a_number_decides_the_name_and_no_other_task_or_folder_does() -> None:
-    one = {"train": "t.csv", "text": "body", "label": "queue"}
-    own = [spec("custom/tickets", custom={"tickets": {**one, "label": label}}) for label in ("queue", "team")]
-    same = [spec(root="/a"), spec(root="/b"), spec(custom={"tickets": one}), spec(generation={"beams": 1}), spec()]
-    assert len({each.key for each in same}) == 1
-    others = [*own, spec(search_fraction=0.2), spec("commonsense"), spec("commonsense", generation={"beams": 1})]
-    assert len({each.key for each in (spec(), *others)}) == 6
-
-
-def test_the_place_of_files_on_a_machine_is_no_part_of_the_name() -> None:
+def test_places_of_files_and_what_a_task_does_not_read_are_no_part_of_the_name() -> None:
     def run(folder: str, file: str = "rows.csv", **more: str) -> RunSpec:
         own = {"train": f"{folder}/{file}", "text": "body", "label": "queue", **more}
         measure = {"forgetting": {"text": f"{folder}/words.txt"}}
@@ -211,6 +197,9 @@ def test_the_place_of_files_on_a_machine_is_no_part_of_the_name() -> None:
     assert run("/a").key == run("/b", "other.csv").key
     assert run("/a", validation="/a/held.csv").key == run("/b", validation="/b/held.csv").key != run("/a").key
     assert run("/a").key != run("/a").model_copy(update={"model": "hub/id"}).key
+    data = run("/a").data
+    unread = data.model_copy(update={"generation": data.generation.model_copy(update={"beams": 1})})
+    assert run("/a").key == run("/a").model_copy(update={"data": unread}).key, "a classification generates nothing"
 
 
 @pytest.mark.parametrize(
