@@ -162,4 +162,5 @@ def test_a_session_has_the_pace_of_the_one_before_until_a_training_has_ended() -
     first = fold([session(0.0), wanted, *ends[:3], SessionEnded(status="interrupted", time=100.0)])
     again = fold([session(500.0), wanted], first)
     assert [first.pace, again.pace] == [3.0, 3.0]
-    assert again.after(replace(ends[3], time=600.0)).pace == 1.0
+    resumed = Ended(result=replace(ends[3].result, seconds=3600.0), time=600.0)
+    assert again.after(resumed).pace == 1.0, "the seconds of earlier sessions do not make it seem fast"

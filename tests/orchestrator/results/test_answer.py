@@ -262,12 +262,6 @@ def test_a_sweep_that_goes_on_until_it_is_answered_is_not_offered_seeds_that_it_
     assert ["more seed" in proposal for proposal in proposals] == [True, False]
 
 
-def test_a_resumed_training_does_not_make_the_sweep_seem_fast() -> None:
-    state, one = state_of({}), entry("lora", {"score": 80.0})
-    ended = Ended(result=replace(one.result, seconds=3600.0), time=state.started.time + 60)
-    assert fold([Wanted(keys=[one.key], trials=[one.trial]), ended], state).pace == 1.0
-
-
 def test_time_is_the_sweeps_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     one_seed = [made("small", 1_000, [70]), replace(made("cut", 500, [60]), source="small"), made("large", 8_000, [90])]
     assert "about 2 min" in answered(*one_seed).proposal, "two seeds of two trainings of 30 s"
