@@ -15,6 +15,7 @@ from dashboards.frames import Frames
 from dashboards.page import state_of
 from dashboards.panels import View
 from dashboards.panels.front import published_model, published_rows
+from dashboards.store import SweepEntry
 from orchestrator.record.events import Refused, Underway
 from orchestrator.record.log import read_state
 from tests.dashboards.synthetic import FakeRun, FakeSession, configuration, grid
@@ -151,16 +152,20 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     view = view_of(("ranks", [FakeSession(planned=9, underway=report), *trials]))
     now = view.sweeps[0].progress()
     assert now.seconds_left == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    state = state_of([], view)
+    entries = [SweepEntry("ranks", "running")]
+    state = state_of(entries, view)
     status = state["status"]
     assert state["running"]
+    assert ([row.state for row in view.configurations], state["sweeps"][0]["status"]) == (["running"], "running")
     assert status.startswith("0/9 trainings done, 1 running (scoring 300/872 (reported)), 0 failed, ")
     assert re.search(r"about [34] min \d\d s left$", status), "as the terminal has it"
     silent = replace(report, time=time.time() - 3600)
     view = view_of(("ranks", [FakeSession(planned=9, underway=silent), *trials]))
-    now, state = view.sweeps[0].progress(), state_of([], view)
+    now, state = view.sweeps[0].progress(), state_of(entries, view)
     assert (now.seconds_left, now.doing) == (None, ""), "a driver that has been silent for an hour is gone"
     assert (state["running"], state["status"].rpartition(", ")[2]) == (False, "interrupted: its driver is gone")
+    assert ([row.state for row in view.configurations], state["sweeps"][0]["status"]) == (["interrupted"], "interrupted")
+    assert [trial.entry.phase for trial in view.trials] == ["waiting"]
 
 
 def test_failures_give_their_reasons(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from dashboards.frames import Frames
 from dashboards.page import as_json, everything_in, state_of
 from dashboards.panels import PANELS, View
 from dashboards.panels.base import moving_together, parameters_that_differ
-from dashboards.store import SweepEntry
 from orchestrator.plan.trial import Why
 from orchestrator.record.events import Decided
 from orchestrator.record.state import State
@@ -89,15 +88,6 @@ def test_a_proposals_reason_is_shown_before_there_is_an_answer() -> None:
     state = replace(State(), decisions=(Decided(why="a smaller rate, by anna", seeds={"a": [0]}),))
     view = View([Frames("ranks", state)])
     assert [row["text"] for row in state_of([], view)["answers"]] == ["Added: a smaller rate, by anna"]
-
-
-def test_nothing_runs_in_a_sweep_whose_driver_is_gone() -> None:
-    frames = frames_of("ranks", configuration("a", states={("toy", 0): "running"}))
-    for opened, state in ((frames.state.opened, "running"), (0.0, "interrupted")):
-        view = View([replace(frames, state=replace(frames.state, opened=opened))])
-        assert [row.state for row in view.configurations] == [state]
-        assert state_of([SweepEntry("ranks", "running")], view)["sweeps"][0]["status"] == state
-    assert [trial.entry.phase for trial in view.trials] == ["waiting"]
 
 
 def test_the_table_is_as_the_golden_file_has_it() -> None:
