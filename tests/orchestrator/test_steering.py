@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections import defaultdict
 from dataclasses import replace
@@ -17,18 +16,15 @@ from rich.console import Console
 
 from orchestrator.commands import session, start
 from orchestrator.commands.app import WRONG
-from orchestrator.commands.control import ask
 from orchestrator.commands.start import plan_sweep
 from orchestrator.driver.change import find_change
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.request import apply_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.log import read_state
 from orchestrator.record.manifest import write_effective
 from orchestrator.record.options import Options
 from orchestrator.record.state import State
-from orchestrator.review.progress import read_status
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget, TrackingSettings
@@ -76,32 +72,6 @@ def test_a_change_has_a_price(tmp_path: Path) -> None:
     assert change.price[1] == f"budget.trials: {40 - len(more.jobs)} of 40 are left"
     assert change.price[2].startswith("budget.wall_clock: 1 h 00 min of 1 h left")
     assert find_change(more.sweep, plan, state, driven=False).price[-1].endswith("(one seed)")
-
-
-def test_what_is_asked_without_a_driver_is_done_by_the_next_one(tmp_path: Path) -> None:
-    folder = tmp_path / "t"
-    state = run_one(folder)
-    done, left = state.in_phase("ended"), [entry for entry in state.requested if not entry.ended]
-    with pytest.raises(SweepError, match=re.escape("it is finished; stop is for a trial that runs or waits")):
-        ask(folder, "stop", done[0].key)
-    with pytest.raises(SweepError, match="has no trial 'nonsense'"):
-        ask(folder, "stop", "nonsense")
-    report = ask(folder, "stop", left[0].key[:8])
-    assert "no driver runs; the next session does it first" in report.text
-    assert (report.done, report.trials) == (False, [left[0].key])
-    ask(folder, "pause")
-    assert len(pending(SweepFolder(folder))) == 2
-    with driving(plan_of("grid", 0), folder) as driver:
-        driver.tick()
-        assert driver.next_job() is None, "paused"
-        assert f"craft-sweeps continue {folder}" in [step.command for step in read_status(folder).next]
-        assert driver.state.entries[left[0].key].result is not None
-        ask(folder, "continue")
-        driver.tick()
-        assert driver.next_job() is not None
-        driver.tick()
-    assert pending(SweepFolder(folder)) == []
-    assert len(read_state(SweepFolder(folder).record).answered) == 3
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,11 @@ import pytest
 from docs.generate import reports_schema
 from orchestrator.commands import run as commands_of_runs
 from orchestrator.commands.app import GOOD, LEFT, NO, STOPPED, WRONG
+from orchestrator.driver.request import pending
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Wanted
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.state import State
 from orchestrator.results.report import Report
 from orchestrator.review.front_report import front_report
@@ -190,6 +192,9 @@ def test_stdout_has_one_report(place: Path, call: str, expected: dict[str, Any],
     report = cli(*call.split(), "--json", status=NO if "begun" in call and "front" in call else GOOD).report
     VALIDATOR.validate(report)
     assert {path: value(report, path) for path in expected} == expected
+    if report["report"] == "request":  # it waits for the next driver
+        (waits,) = pending(SweepFolder(place / "runs" / report["sweep"]))
+        assert (waits.verb, waits.trial) == (report["verb"], *(report["trials"] or [None]))
     for adapter in report.get("adapters", ()):
         folder = place / adapter["path"]
         assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()) == adapter["files"]

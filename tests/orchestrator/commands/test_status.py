@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.plan.trial import Why
-from orchestrator.record.events import Paused, Refused, Underway
+from orchestrator.record.events import Paused, Refused, Requested, Underway
 from orchestrator.record.folder import Holder, SweepFolder, _read_start, holder_of, one_driver
 from orchestrator.record.log import read_state
 from orchestrator.results.answer import answer_of
@@ -70,6 +70,7 @@ def paused(log: SweepLog) -> None:
     log.add(Paused, keys=[A.key])
     names = {"configuration": "f" * 10, "label": "too large", "method": "craft", "protocol": "honest"}
     log.add(Refused, **names, parameters={"rank": 1}, counts={}, reason="above max 40,000")
+    log.add(Requested, request="r", who="me@here", verb="pause", keys=[])
 
 
 def finished(log: SweepLog) -> None:
@@ -104,8 +105,8 @@ CASES: dict[str, Case] = {
          "step 10 of 30, search score 60.0", "no evaluation yet"],
     ),
     "stopped": (stopped, HERE, {"trainings.stopped": 1, "trials.stopped": 2, "trials.failed": 0}, ["1 stopped"]),
-    "paused": (paused, HERE, {"phase": "running", "trainings.paused": 1, "refused": 1},
-        ["1 paused", ", 1 configuration refused by a constraint"]),
+    "paused": (paused, HERE, {"phase": "running", "trainings.paused": 1, "refused": 1, "paused_by": "me@here"},
+        ["running, paused by me@here", "1 paused", ", 1 configuration refused by a constraint", "craft-sweeps continue "]),
     "elsewhere": (running, AWAY, {"phase": "running", "driver.alive": None, "driver.machine": "another-machine"}, []),
     "lost": (
         running, GONE,

@@ -314,6 +314,7 @@ def test_a_paused_sweep_takes_running_trials_back_before_their_last_evaluation(t
         driver.record(Requested(request="r", who="me", verb="pause", keys=[]))
         assert evaluated(2)
         driver.record_leave(job.key)
+        assert driver.next_job() is None
         assert (driver.state.entries[job.key].phase, driver.display.progress().doing) == ("paused", ""), "nothing starts"
         driver.record(Requested(request="s", who="me", verb="continue", keys=[]))
         start_next(driver)

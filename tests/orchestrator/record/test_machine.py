@@ -162,6 +162,7 @@ class SweepMachine(RuleBasedStateMachine):
         job = self.driver.next_job()
         if job is None:
             return
+        assert self.driver.state.held is None
         assert job.key not in self.submitted
         assert job.key not in self.driver.queue.running
         assert any(key not in self.finished for key in job.keys), "a job with nothing left was handed out"
