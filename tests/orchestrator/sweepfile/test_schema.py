@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from craft.methods import METHODS
-from docs.generate import SWEEP_SCHEMA
+from docs.generate import SWEEP_SCHEMA, reports_schema
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.plain_yaml import read_yaml
@@ -72,14 +72,15 @@ def test_every_name_of_every_parameter_is_a_key_of_its_block(method: str) -> Non
         assert wrong <= {f"$.space[0].{name}"}, canonical  # the key is known, though 7 may not be a value of it
 
 
-def test_every_key_has_a_meaning() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    parts = {"": SCHEMA, **SCHEMA["$defs"]}
+@pytest.mark.parametrize(("schema", "unsaid"), [(SCHEMA, "method"), (reports_schema(), "")], ids=["sweep files", "reports"])
+def test_every_key_has_a_meaning(schema: dict[str, Any], unsaid: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema)
+    parts = {"": schema, **schema["$defs"]}
     without = [
         f"{name}.{key}"
         for name, part in parts.items()
         for key, one in part.get("properties", {}).items()
-        if not one.get("description") and "SearchedTraining" not in str(one) and key != "method"
+        if not one.get("description") and "SearchedTraining" not in str(one) and key != unsaid
     ]
     assert without == []
 
