@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from orchestrator.commands.app import COMMANDS, build
+from tests.orchestrator.commands.test_commands import parse
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "orchestrator" / "deploy"
@@ -27,11 +27,6 @@ SLURM = FOLDER / "slurm.sbatch"
 
 def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((FOLDER / name).read_text()))
-
-
-def parse(command: str, arguments: Sequence[str]) -> None:
-    """Refuses what is no option of the command."""
-    build(COMMANDS).commands[command].make_context(command, [*arguments])
 
 
 def pods(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -45,7 +40,7 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     arguments = shlex.split(job["spec"]["entrypoint"].split("craft-sweeps run", 1)[1])
-    parse("run", arguments)
+    parse(["run", *arguments])
     assert "--resume" in arguments
     assert "CRAFT_CONTINUE" in yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"], "or the first start is refused"
     storage = arguments[arguments.index("--storage") + 1]
@@ -99,9 +94,9 @@ def test_commands_in_the_heads_of_files_are_commands_that_exist() -> None:
     shown = SLURM.read_text()
     (shared,) = re.findall(r'"\$\{command\[@\]\}" (.*?) "\$@" &\n', shown)
     for name, options in re.findall(r"command=\((run|check) (.*?)\)\n", shown):
-        parse(name, shlex.split(f"{options.replace('${#machines[@]}', '2')} {shared}"))
+        parse([name, *shlex.split(f"{options.replace('${#machines[@]}', '2')} {shared}")])
     (look,) = re.findall(r"craft-sweeps check (.*?)`", (FOLDER / "kuberay.yaml").read_text().replace("\n# ", " "))
-    parse("check", shlex.split(look))
+    parse(["check", *shlex.split(look)])
 
 
 def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machine_only() -> None:
