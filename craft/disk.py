@@ -70,12 +70,12 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path, patience_s: float, turn_s: float = 1.0) -> Iterator[None]:
+def locked(path: Path, patience_s: float) -> Iterator[None]:
     """Holds the lock file `path`. While another process holds it, it waits and calls `watch`; OSError after `patience_s`."""
     lock, began = FileLock(path), time.monotonic()
     while not lock.is_locked:
         try:
-            lock.acquire(timeout=turn_s)
+            lock.acquire(timeout=1.0)
         except Timeout as error:
             if time.monotonic() - began > patience_s:
                 raise OSError(str(error)) from error

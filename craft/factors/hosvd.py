@@ -17,7 +17,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from craft.factors.store import Store, Tensors, default_store, hash_weights
+from craft.factors.store import Store, Tensors, hash_weights
 from craft.ranks import Ranks, resolve_ranks
 
 ALGORITHM = "hosvd-gram64-1"
@@ -251,7 +251,7 @@ def stack_factors(
         return all(have >= want for have, want in zip(_factors(held).ranks, wanted, strict=True))
 
     label = f"the factors of projection {name!r}"
-    return _factors((store or default_store()).get(label, origin, make, covers)).slice(wanted)
+    return _factors((store or Store()).get(label, origin, make, covers)).slice(wanted)
 
 
 def _factors(tensors: Tensors) -> TuckerFactors:

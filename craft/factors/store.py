@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ Tensors = Mapping[str, Tensor]
 
 DEFAULT_MAX_BYTES = 20 * 1000**3
 LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop every process for ever
-_TURN = 1.0  # seconds between two looks at a lock
 _FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
 
 
@@ -44,7 +42,10 @@ class StoreWarning(UserWarning):
 
 
 class Store:
-    """Files of tensors, addressed by their origin; the least recently used go where all are more than `max_bytes`."""
+    """Files of tensors, addressed by their origin; the least recently used go where all are more than `max_bytes`.
+
+    Folder and bound are those of the environment (CRAFT_CACHE_DIR, CRAFT_CACHE_MAX_BYTES) unless given.
+    """
 
     def __init__(self, root: Path | str | None = None, max_bytes: int | None = None) -> None:
         self.root = Path(root) if root is not None else default_root()
@@ -97,7 +98,7 @@ class Store:
         with contextlib.ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(path.with_suffix(".lock"), LOCK_PATIENCE, _TURN))
+                stack.enter_context(locked(path.with_suffix(".lock"), LOCK_PATIENCE))
                 for torn in self.unfinished(path.stem):  # this process holds the lock, so their writers are dead
                     torn.unlink(missing_ok=True)
             except OSError as error:
@@ -142,16 +143,6 @@ class Store:
             StoreWarning,
             stacklevel=6,
         )
-
-
-def default_store() -> Store:
-    """Returns the process's store of the folder and bound in the environment."""
-    return _store_of(default_root(), _max_bytes())
-
-
-@lru_cache(maxsize=8)
-def _store_of(root: Path, max_bytes: int) -> Store:
-    return Store(root, max_bytes)
 
 
 def _max_bytes() -> int:

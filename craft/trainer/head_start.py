@@ -20,7 +20,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
-from craft.factors.store import Tensors, default_store, hash_weights
+from craft.factors.store import Store, Tensors, hash_weights
 from craft.models.compute import computes_in_bfloat16
 from craft.models.loading import head_names
 from craft.processes import Group
@@ -71,7 +71,7 @@ def start_head(
 
     if shared:
         origin = _origin(model, layer, kind, sample, collator, batch_size)
-        _set(layer, default_store().get("the start of a task head", origin, lambda _held: fit()))
+        _set(layer, Store().get("the start of a task head", origin, lambda _held: fit()))
     else:
         _set(layer, fit())
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from craft.factors import store as stores
 from craft.factors.hosvd import TuckerFactors, hosvd, stack_factors
-from craft.factors.store import Store, StoreWarning, default_store
+from craft.factors.store import Store, StoreWarning
 
 SERVER = get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])  # torch is loaded once for all
@@ -209,13 +209,12 @@ def test_a_good_file_is_read_from_a_folder_that_cannot_be_written(tmp_path, monk
 def test_environment_names_folder_and_bound(tmp_path, monkeypatch):
     monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CRAFT_CACHE_MAX_BYTES", "1.5 GB")
-    assert (default_store().root, default_store().max_bytes) == (tmp_path, 1_500_000_000)
-    assert default_store() is default_store()
+    assert (Store().root, Store().max_bytes) == (tmp_path, 1_500_000_000)
     monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "other"))
-    assert default_store().root == tmp_path / "other"
+    assert Store().root == tmp_path / "other"
     monkeypatch.setenv("CRAFT_CACHE_MAX_BYTES", "plenty")
     with pytest.raises(ValueError, match="CRAFT_CACHE_MAX_BYTES is 'plenty'"):
-        default_store()
+        Store()
 
 
 @pytest.mark.parametrize(

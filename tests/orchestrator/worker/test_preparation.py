@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from craft.factors.store import default_store
+from craft.factors.store import Store
 from craft.models.files import MINILM
 from craft.results import Unavailable
 from craft.settings import ForgettingSettings, MeasureSettings
@@ -23,13 +23,13 @@ def trial(method: str, task: str = "toy/sentiment", **parameters: Any) -> Planne
 
 
 def test_each_task_and_each_base_is_prepared_once_and_nothing_is_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    makes, bases = default_store().makes, list[RunSpec]()
+    stored, bases = {*Store().files()}, list[RunSpec]()
     prepare_base = preparation._prepare_base
     monkeypatch.setattr(preparation, "_prepare_base", lambda run, elsewhere: (bases.append(run), prepare_base(run, elsewhere)))
     trials = [trial("craft", ranks=["all", 8, 16]), trial("milora", task="toy/paraphrase", rank=8), trial("lora", rank=300)]
     assert prepare([*trials, *trials]).keys() == {"toy/sentiment", "toy/paraphrase", MINILM}
     assert len(bases) == 1
-    assert default_store().makes == makes
+    assert {*Store().files()} == stored
 
 
 def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tm
 def test_a_machine_with_other_data_than_the_drivers_trains_nothing() -> None:
     """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
     one = trial("craft", ranks=["all", 4, 4], projections=["q"])
-    before = default_store().makes
+    before = {*Store().files()}
     digests = prepare([one], elsewhere=True)
-    assert default_store().makes == before
+    assert {*Store().files()} == before
     with Shared(digests).checked(one.run):
         pass
     for name in (
