@@ -14,7 +14,7 @@ gets reported.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,21 +56,20 @@ def row(name: str, settings: CustomTask) -> Task:
 def _row(name: str, settings: CustomTask, *_stamps: tuple[int, int] | None) -> Task:
     from craft.tasks.metrics import CLOZE, METRICS
 
-    rows = usable_rows(settings, settings.train)
+    usable_rows(settings, settings.train)
     in_words = settings.kind == "generation"
-    label = settings.label or ""
-    labels = _labels(settings, rows) if settings.kind == "classification" else ()
-    usual = tuple(metric for metric, scores in METRICS.items() if scores.fits(settings.kind, len(labels)))
+    classes = count_classes(settings) if settings.kind == "classification" else {}
+    usual = tuple(metric for metric, scores in METRICS.items() if scores.fits(settings.kind, len(classes)))
     metric = settings.metric or usual[0]
     if metric not in usual:
         unknown = "" if metric in METRICS else "unknown "
         raise ValueError(f"data.custom.{name}.metric: {unknown}metric {metric!r} does not fit; allowed are: {', '.join(usual)}")
     if (package := METRICS[metric].package) and find_spec(package) is None:
         raise ValueError(f"data.custom.{name}.metric: {metric} is computed by {package}: pip install 'craft-sweeps[{metric}]'")
-    positive, train = _positive(name, settings, labels), settings.train
+    positive, train = _positive(name, settings, classes), settings.train
     source = Path(train).name if isinstance(train, str) else train.path
     return Task(
-        f"custom/{name}", f"{name} ({source})", settings.kind, settings.text, label, labels, usual,
+        f"custom/{name}", f"{name} ({source})", settings.kind, settings.text, settings.label or "", tuple(classes), usual,
         metric, load, groups=chats.same_opening if in_words else None,
         meaning=chats.meaning if in_words else fold, positive=positive,
         form=partial(ChatForm, answers=_answers(settings) if metric == CLOZE else ()) if in_words else None,
@@ -113,20 +112,25 @@ def load(task: Task, data: DataSettings) -> RawData:
     )
 
 
-def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
+def count_classes(settings: CustomTask) -> dict[str, int]:
+    """Counts the training rows of each class, in the order of the classes. Raises DataError for labels that are no classes."""
     assert settings.label is not None, "checked with the settings"
+    rows = usable_rows(settings, settings.train)
     if settings.labels is not None:
-        return _named_labels(settings.labels)
-    names = {*read_cells(rows, settings.label, read_label)}
+        names = _named_labels(settings.labels)
+        numbers = Counter(read_cells(rows, settings.label, partial(class_index, labels=names, positions=True)))
+        return {name: numbers[number] for number, name in enumerate(names)}
+    counts = Counter(read_cells(rows, settings.label, read_label))
     place, scale = f"{rows.source}: column {settings.label!r} holds", "For numbers on a scale set kind: regression"
-    if len(names) == len(rows) >= _NAMES:
-        raise DataError(f"{place} {len(names)} different labels in {len(rows)} rows: is it the label? {scale}")
-    if not 2 <= len(names) <= _MOST_CLASSES:
-        raise DataError(f"{place} {len(names)} different labels; classification needs 2 to {_MOST_CLASSES}. {scale}")
+    if len(counts) == len(rows) >= _NAMES:
+        raise DataError(f"{place} {len(counts)} different labels in {len(rows)} rows: is it the label? {scale}")
+    if not 2 <= len(counts) <= _MOST_CLASSES:
+        raise DataError(f"{place} {len(counts)} different labels; classification needs 2 to {_MOST_CLASSES}. {scale}")
     try:
-        return tuple(sorted(sorted(names), key=int))
+        order = sorted(sorted(counts), key=int)
     except ValueError:
-        return tuple(sorted(names))
+        order = sorted(counts)
+    return {name: counts[name] for name in order}
 
 
 def _named_labels(names: Sequence[str]) -> tuple[str, ...]:
@@ -136,11 +140,11 @@ def _named_labels(names: Sequence[str]) -> tuple[str, ...]:
     return labels
 
 
-def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
+def _positive(name: str, settings: CustomTask, classes: Mapping[str, int]) -> int:
     """Returns the number of the class that metrics of one class score: that of the settings, or the rarer of two."""
+    labels, counts = [*classes], [*classes.values()]
     if settings.positive is None:
-        counts = [*count_classes(labels, settings).values()] if len(labels) == 2 else [0, 0]
-        return int(counts[1] <= counts[0])
+        return int(len(counts) != 2 or counts[1] <= counts[0])
     label = label_name(settings.positive)
     if len(labels) != 2 or label not in labels:
         allowed = (
@@ -148,13 +152,6 @@ def _positive(name: str, settings: CustomTask, labels: Sequence[str]) -> int:
         )
         raise ValueError(f"data.custom.{name}.positive: got {settings.positive!r}; {allowed}")
     return labels.index(label)
-
-
-def count_classes(labels: Sequence[str], settings: CustomTask) -> dict[str, int]:
-    """Counts the rows of the training file of each class."""
-    read = partial(class_index, labels=labels, positions=settings.labels is not None)
-    counts = Counter(read_cells(usable_rows(settings, settings.train), settings.label or "", read))
-    return {name: counts[place] for place, name in enumerate(labels)}
 
 
 def check_texts(task: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
@@ -196,7 +193,7 @@ def _usable(settings: CustomTask, part: str | HubSplit, *_stamps: tuple[int, int
     elif settings.label is not None:
         labels = _named_labels(settings.labels) if settings.labels is not None else ()
         if settings.kind == "classification" and settings.labels is None and part != settings.train:
-            labels = _labels(settings, usable_rows(settings, settings.train))
+            labels = tuple(count_classes(settings))
         readers = dict.fromkeys(settings.text, read_text)
         readers[settings.label] = read_number if settings.kind == "regression" else read_label
         if labels and settings.kind == "classification":

@@ -49,7 +49,7 @@ def describe_skipped(settings: CustomTask) -> Iterator[str]:
 
 def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
     """Says how many rows of the training file each class has; then yields a line for each doubt about the labels."""
-    counts, spellings = count_classes(task.labels, settings), dict[str | Decimal, list[str]]()
+    counts, spellings = count_classes(settings), dict[str | Decimal, list[str]]()
     positive = f"; f1 is of the class {task.labels[task.positive]!r}" if len(counts) == 2 else ""
     yield f"{len(counts)} classes: {_listed(counts)}{positive}"
     for name in counts:

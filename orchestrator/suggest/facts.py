@@ -233,7 +233,7 @@ def describe_data(name: str, custom_task: CustomTask, model: str, choices: Seque
     """Reads the rows as the sweep's trials will. Raises ValueError for a mistake in them."""
     task = find_task(f"custom/{name}", DataSettings(custom={name: custom_task}))
     raw = task.load(task, DataSettings(custom={name: custom_task}))
-    classes = custom.count_classes(task.labels, custom_task) if task.labels else {}
+    classes = custom.count_classes(custom_task) if task.labels else {}
     file = [raw.train, *(raw.reported.values() if custom_task.validation is None else ())]
     rows, changes = sum(map(len, file)), dict[str, Any]()
     if classes and max(classes.values()) > SKEWED * sum(classes.values()):
