@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import CustomTask, DataSettings, GenerationSettings, HubSplit
 from craft.tasks import chats
 from craft.tasks.chats import ChatForm, check_chats, control_tokens
-from craft.tasks.files import DataError, Faults, Rows
-from craft.tasks.hub_splits import file_stamp, read_source
+from craft.tasks.files import DataError, Faults, Rows, read_rows
+from craft.tasks.hub_splits import file_stamp, read_split
 from craft.tasks.rows import (
     class_index,
     fingerprint,
@@ -180,7 +180,7 @@ def usable_rows(settings: CustomTask, part: str | HubSplit) -> Rows:
 
 @lru_cache(maxsize=8)
 def _usable(settings: CustomTask, part: str | HubSplit, *_stamps: tuple[int, int] | None) -> Rows:
-    rows = read_source(part, settings.encoding, settings.skip_bad)
+    rows = read_rows(part, settings.encoding, settings.skip_bad) if isinstance(part, str) else read_split(part)
     faults, readers = Faults(rows.source, settings.skip_bad), dict[str, Callable[[Any], Any]]()
     if settings.messages is not None:
         rows.column(settings.messages)

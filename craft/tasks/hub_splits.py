@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from craft.settings import HubSplit
-from craft.tasks.files import DataError, DataUnavailable, Rows, explain_column, read_rows
+from craft.tasks.files import DataError, DataUnavailable, Rows, explain_column
 
 
 def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Rows:
     """Reads a split by the datasets library, which runs no script of a dataset; classes have their names, or their numbers.
 
-    Raises:
-        DataUnavailable: it is not there, or not in the cache and the hub cannot be asked. `advice` is another way out.
+    Raises DataUnavailable if it is not there, or not in the cache and the hub cannot be asked (`advice` is another way out);
+    DataError if it has no rows.
     """
     from datasets import ClassLabel, Dataset, DatasetDict, ReadInstruction, concatenate_datasets, load_dataset, load_from_disk
 
@@ -43,7 +43,10 @@ def read_split(source: HubSplit, advice: str = "", *, names: bool = True) -> Row
         if names and isinstance(feature, ClassLabel):
             cells = [None if cell is None or cell < 0 else feature.names[cell] for cell in cells]
         columns[name] = cells
-    return Rows(str(source), columns)
+    rows = Rows(str(source), columns)
+    if not len(rows):
+        raise DataError(f"{source} holds no rows; at least one is needed")
+    return rows
 
 
 def _holds_media(feature: Any) -> bool:
@@ -71,16 +74,6 @@ def _describe_absence(source: HubSplit, place: Path, error: Exception) -> str:
         f"{source}: HF_HUB_OFFLINE is set, and it is not in the cache of the datasets library ({why}). Fetch it where the hub "
         f"is in reach, {command}, and bring the folder HF_DATASETS_CACHE (~/.cache/huggingface/datasets) here"
     )
-
-
-def read_source(source: str | HubSplit, encoding: str | None = None, skip: bool | None = None) -> Rows:
-    """Reads a file as `read_rows` does, or a split of a dataset. Raises DataError."""
-    if isinstance(source, str):
-        return read_rows(source, encoding, skip)
-    rows = read_split(source)
-    if not len(rows):
-        raise DataError(f"{source} holds no rows; at least one is needed")
-    return rows
 
 
 def file_stamp(file: str | Path | HubSplit) -> tuple[int, int] | None:

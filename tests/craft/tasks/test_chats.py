@@ -26,9 +26,8 @@ from transformers import (
 from craft.settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import find_task
 from craft.tasks.chats import ChatForm, control_tokens, to_dataset
-from craft.tasks.custom import check_texts
+from craft.tasks.custom import check_texts, usable_rows
 from craft.tasks.files import DataError
-from craft.tasks.hub_splits import read_source
 from craft.tasks.prompts import PROMPTS
 from craft.tasks.splits import load_splits
 
@@ -176,7 +175,7 @@ def form(tiny_llama: str) -> Callable[..., ChatForm]:
 def taught(form: ChatForm, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
     data = data_of(folder, [row] * 2, messages="talk").custom["chat"]
     check_texts(data, form.tokenizer, form.settings)
-    split = to_dataset(read_source(data.train), data)
+    split = to_dataset(usable_rows(data, data.train), data)
     return list(zip(*form.texts(split[: len(split) // 2])[:2], strict=True))
 
 
@@ -263,7 +262,7 @@ def test_chats_of_arrow_have_no_nulls_of_their_neighbours(
         datasets.Dataset.from_parquet(train).save_to_disk(str(tmp_path / "set"))
         train = {"path": str(tmp_path / "set")}
     task = CustomTask(kind="generation", train=train, messages="talk")
-    split = to_dataset(read_source(task.train), task)
+    split = to_dataset(usable_rows(task, task.train), task)
     assert form(TOOL_TEMPLATE).texts(split[:]).responses == [
         '<call>weather {"city": "Oslo"}</call><end>',
         '<call>time {"zone": "CET"}</call><end>',
