@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 SOURCE = "github.com/AGI-Edgerunners/LLM-Adapters"
 MIXTURE_SIZE = 170_420
 MIXTURES = ("commonsense_170k.json", "commonsense_16k.json")
-COLUMNS = ("text", "input", "response", "label", "family", "group")
 # Alternatives are tried from the left, as in the published code; none begins another, so their order does not matter.
 PATTERNS: dict[str, re.Pattern[str]] = {
     "truth": re.compile(r"true|false"),
@@ -150,7 +149,7 @@ def _checked(rows: Rows, test: str | None) -> Dataset:
         "family": families,
         "group": families if test is None else [test] * len(rows),
     }
-    return Dataset.from_dict(table, features=Features({name: Value("string") for name in COLUMNS}))
+    return Dataset.from_dict(table, features=Features(dict.fromkeys(table, Value("string"))))
 
 
 def extract(output: str, family: str) -> str:

@@ -73,7 +73,7 @@ def load_splits(
 ) -> Splits:
     """Loads the splits of a task. Training rows, and each split that is scored, are cut to a seeded sample, which is the
     beginning of every larger one."""
-    raw = _load(task, data)
+    raw = load_raw(task, data)
     cuts = train_examples, eval_examples, eval_examples if search_examples is None else search_examples
     key = ("splits", task, str(data), raw.fingerprint, protocol, *cuts)
     return remembered(key, lambda: _splits(task, data, raw, protocol, cuts))
@@ -184,11 +184,6 @@ def count_seen(task: Task, splits: Iterable[Dataset], taught: Collection[tuple[s
     return sum(texts in taught for split in splits for texts in read_texts(task, split))
 
 
-def fingerprint(task: Task, data: DataSettings) -> str:
-    """Returns the digest of the rows that a task's files hold now."""
-    return _load(task, data).fingerprint
-
-
 def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
     """Returns the result of `compute` for `key`, from this process's memory if it is among the last few of its first word."""
     results = _computed.setdefault(str(key[0]), OrderedDict())
@@ -200,7 +195,7 @@ def remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
     return value
 
 
-def _load(task: Task, data: DataSettings) -> RawData:
+def load_raw(task: Task, data: DataSettings) -> RawData:
     """Calls `task.load`, or takes its result from memory while the files it read keep their size and time of change."""
 
     def load() -> tuple[RawData, list[object]]:

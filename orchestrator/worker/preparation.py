@@ -32,11 +32,11 @@ class Shared:
         """Refuses data or a model that the sweep does not have; keeps the code inside from asking the hub for a model that is
         on this machine's disk."""
         from craft.models.files import model_digest, offline, resolve_model, weights_on_disk
-        from craft.tasks.splits import fingerprint
+        from craft.tasks.splits import load_raw
 
         here = {
             run.model: model_digest(run.model, run.revision),
-            run.task: fingerprint(find_task(run.task, run.data), run.data),
+            run.task: load_raw(find_task(run.task, run.data), run.data).fingerprint,
         }
         for name, digest in here.items():
             if digest is not None and self.fingerprints.get(name, digest) != digest:
