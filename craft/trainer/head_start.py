@@ -24,9 +24,10 @@ from craft.factors.store import Store, Tensors, hash_weights
 from craft.models.compute import computes_in_bfloat16
 from craft.models.loading import head_names
 from craft.processes import Group
+from craft.results import name_memory_errors
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.scorer import predict
-from craft.settings import HeadStart
+from craft.settings import TrainingSettings
 from craft.tasks.task import Kind
 
 ALGORITHM = "head-probe-2"
@@ -44,14 +45,17 @@ STEADY = 0.1
 
 
 def start_head(
-    model: nn.Module, how: HeadStart, kind: Kind, train: Encoded, collator: Collator, batch_size: int, *, shared: bool
+    model: nn.Module, training: TrainingSettings, kind: Kind, train: Encoded, collator: Collator, *, shared: bool
 ) -> None:
-    """Puts the start `how` into the head of `model`. Where other runs have the same features (`shared`), the fit is kept."""
-    if how == "random":
+    """Puts the start of the settings into the head of `model`. Where other runs have its features (`shared`), the fit is kept.
+
+    Raises ValueError for a head that cannot start so, OutOfMemory as an evaluation does.
+    """
+    if training.head_start == "random":
         return
     holder, name = _last_linear(model)
-    layer = getattr(holder, name)
-    if how == "labels":
+    layer, batch_size = getattr(holder, name), training.eval_batch_size
+    if training.head_start == "labels":
         if layer.bias is None:
             raise ValueError("training.head_start: labels sets the bias of the head, and this model's head has none; use probe")
         _set(layer, {"bias": torch.from_numpy(_constant(train.labels, kind, len(layer.weight)))})
@@ -69,11 +73,12 @@ def start_head(
         parts = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
         return {part: torch.from_numpy(values.astype(np.float32)) for part, values in parts.items()}
 
-    if shared:
-        origin = _origin(model, layer, kind, sample, collator, batch_size)
-        _set(layer, Store().get("the start of a task head", origin, lambda _held: fit()))
-    else:
-        _set(layer, fit())
+    with name_memory_errors(f"evaluation batches of {batch_size} texts", scoring=True):
+        if shared:
+            origin = _origin(model, layer, kind, sample, collator, batch_size)
+            _set(layer, Store().get("the start of a task head", origin, lambda _held: fit()))
+        else:
+            _set(layer, fit())
 
 
 def fit_linear(

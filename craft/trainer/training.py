@@ -163,7 +163,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
         with meter.phase("head"):
-            _start_head(spec, base, scorer, collator, shared=True)
+            start_head(base, training, task.kind, scorer.train, collator, shared=True)
         meter.restart()
     transformers.set_seed(spec.seed)
     steps = total_steps(training, scorer.examples["train_examples"])
@@ -177,7 +177,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
     pulled = [weight for _, weight, head in trained_weights(model) if not head] if decays else []
     starts = {weight: weight.detach().clone() for weight in pulled}
     if fresh and spec.warm_start is not None and not start_from(model, spec.warm_start, spec):
-        _start_head(spec, model, scorer, collator, shared=False)
+        start_head(model, training, task.kind, scorer.train, collator, shared=False)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     group.copy_first(weight for weight in model.parameters() if weight.requires_grad)
@@ -189,13 +189,6 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
     run = Run(spec, task, model, scorer, loop, directory, meter, facts, notes, forgetting)
     run.evaluation_due = not loop.total  # a control without a head is scored as it is
     return run
-
-
-def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:
-    if scorer.train.labels is not None:
-        kind, training = spec.task_row.kind, spec.training
-        with name_memory_errors(f"evaluation batches of {training.eval_batch_size} texts", scoring=True):
-            start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from craft.models.loading import head_names, is_head, load_model
 from craft.results import Leave, RunFailed
 from craft.scoring.encoding import Collator, Encoded
 from craft.scoring.scorer import predict
-from craft.settings import WarmStart
+from craft.settings import TrainingSettings, WarmStart
 from craft.tasks.task import Kind
 from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter, start_from
@@ -35,6 +35,7 @@ from tests.word_pairs import word_pairs
 
 N = 60
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24}
+PROBE, LABELS = TrainingSettings(eval_batch_size=16), TrainingSettings(head_start="labels")
 STILL = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}
 """All weights stay as they start."""
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -101,7 +102,7 @@ def test_every_family_starts_at_the_fit_of_its_frozen_features(family: str, tiny
     model.config.pad_token_id = 0
     data, collator = split("classification"), Collator(0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    start_head(model, "probe", "classification", data, collator, 16, shared=True)
+    start_head(model, PROBE, "classification", data, collator, shared=True)
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert len({name.rpartition(".")[0] for name in changed}) == 1
     outputs = torch.tensor(predict(model, data, collator, 16))
@@ -123,7 +124,7 @@ def test_the_bias_of_labels_is_their_mean_or_their_shares(tiny_bert: str, kind: 
     data = split(kind)
     model: Any = load_model(Base(tiny_bert, kind, ("a", "b")))
     weight = model.classifier.weight.clone()
-    start_head(model, "labels", kind, data, Collator(0), 16, shared=True)
+    start_head(model, LABELS, kind, data, Collator(0), shared=True)
     assert torch.equal(model.classifier.weight, weight)
     bias = model.classifier.bias.detach()
     if expected is None:
@@ -134,9 +135,7 @@ def test_the_bias_of_labels_is_their_mean_or_their_shares(tiny_bert: str, kind: 
 
 def test_a_head_without_a_bias_cannot_start_at_the_labels(tiny_model: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="head has none; use probe"):
-        start_head(
-            tiny_model("llama", head="classifier"), "labels", "regression", split("regression"), Collator(0), 16, shared=True
-        )
+        start_head(tiny_model("llama", head="classifier"), LABELS, "regression", split("regression"), Collator(0), shared=True)
 
 
 @pytest.mark.slow
@@ -161,7 +160,7 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(tiny_spec: MakeSpec, tmp_path
 def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Callable[..., Any], fits: Mock) -> None:
     for seed in (0, 1, 0):
         model = tiny_model("roberta", seed=seed, head="classifier")
-        start_head(model, "probe", "classification", split("classification"), Collator(1), 16, shared=True)
+        start_head(model, PROBE, "classification", split("classification"), Collator(1), shared=True)
     assert fits.call_count == 2
 
 

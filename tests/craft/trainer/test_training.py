@@ -152,7 +152,7 @@ def test_data_without_a_column_are_wrong_and_data_that_are_absent_may_come(tiny_
     ("place", "scoring", "stored"),
     [
         ("craft.trainer.loop.Loop._sum_losses", False, False),
-        ("craft.trainer.training.start_head", True, False),
+        ("craft.trainer.head_start._origin", True, False),
         ("craft.scoring.scorer.HeadScorer.search", True, True),
     ],
 )
