@@ -62,7 +62,16 @@ class Meter:
     def restart(self) -> None:
         """Counts peak memory from here. What a run did before is shared with other runs."""
         gc.collect()
-        self._resettable = _reset_peak_memory()
+        self._resettable = True
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+            return
+        try:
+            # What an earlier run in this process freed goes back to the system first, or it would be counted again.
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+        except (OSError, AttributeError):
+            self._resettable = False
 
     @contextmanager
     def step(self, tokens: int) -> Iterator[None]:
@@ -102,35 +111,19 @@ class Meter:
         return costs
 
     def _peak(self) -> int:
-        return max(_peak_memory(self._resettable), self._peak_before)
+        if torch.cuda.is_available():
+            peak = torch.cuda.max_memory_allocated()
+        elif self._resettable:
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+            peak = int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
+        else:
+            import resource
+
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return max(peak, self._peak_before)
 
 
 def _event() -> Any:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-def _reset_peak_memory() -> bool:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        return True
-    try:
-        # What an earlier run in this process freed goes back to the system first, or it would be counted again.
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    except (OSError, AttributeError):
-        return False
-    return True
-
-
-def _peak_memory(resettable: bool) -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    if resettable:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
