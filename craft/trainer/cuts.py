@@ -94,7 +94,7 @@ def cut(folder: Path, size: str, recovery: float = 0.0, spec: RunSpec | None = N
     counts = {name: value for name, value in record["counts"].items() if name not in _NOT_ITS_OWN}
     parameters, size = counts["trainable_parameters"], read_size(size, spec.method)
     tensors, config = load_file(folder / WEIGHTS_FILE), json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    bytes_before = _bytes(tensors)
+    bytes_before = sum(tensor.nbytes for tensor in tensors.values())
     ranks: dict[str, int] = {}
 
     def choose(values: Mapping[str, Tensor], costs: Mapping[str, int]) -> Mapping[str, int]:
@@ -103,7 +103,7 @@ def cut(folder: Path, size: str, recovery: float = 0.0, spec: RunSpec | None = N
 
     smaller, counts["trainable_parameters"] = find_cutting(spec.method).cut(tensors, config, choose)
     counts["total_parameters"] += counts["trainable_parameters"] - parameters
-    counts["adapter_bytes"] += _bytes(tensors) - bytes_before
+    counts["adapter_bytes"] += sum(tensor.nbytes for tensor in tensors.values()) - bytes_before
     run = spec.cut_to(size, recovery)
     metrics = {name: value for name, value in record["metrics"].items() if name == BEFORE}
     record |= {"spec": run.model_dump(mode="json"), "counts": counts, "metrics": metrics, "notes": []}
@@ -124,10 +124,6 @@ def _ranks(size: str, values: Mapping[str, Tensor], costs: Mapping[str, int], li
     if not any(ranks.values()):
         raise TooSmall(f"{number:,} parameters are too few for one direction; the first takes up to {max(costs.values()):,}")
     return ranks
-
-
-def _bytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 @contextmanager

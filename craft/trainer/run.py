@@ -281,7 +281,7 @@ def finish(run: Run) -> RunResult:
         adapter = save_adapter(run.model, run.directory / "adapter", record)
     seconds = run.seconds_before + time.perf_counter()
     with run.meter.phase("cut"):
-        smaller = [_try_to_cut(run, size) for size in run.cuts]
+        smaller = [_cut(run, size) for size in run.cuts]
     return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, smaller, run.meter.phases)
 
 
@@ -300,27 +300,25 @@ def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
     run.report(run.best.metrics | scores)
 
 
-def _try_to_cut(run: Run, size: int) -> RunResult | RunFailed:
-    """Returns the result of a cut, or why it failed: that says nothing against the adapter and its other sizes."""
+def _cut(run: Run, size: int) -> RunResult | RunFailed:
+    """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model.
+
+    Returns why the cut failed if it did: that says nothing against the adapter and its other sizes.
+    """
+    began, place, whole = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.directory / "adapter"
+    place.mkdir(parents=True)
+    smaller = current().ask_first(lambda: cuts.cut(whole, f"{BUDGET}{size}", RECOVERY))
     try:
-        return _cut(run, size)
+        with cuts.attached(run.model, smaller.tensors, smaller.config):
+            cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter)
+            with run.scoring():
+                cuts.score(smaller, run.model, run.scorer, place, run.forgetting)
     except RunPrevented:
         raise
     except RunFailed as error:
         if current().count > 1:
             raise
         return error
-
-
-def _cut(run: Run, size: int) -> RunResult:
-    """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model."""
-    began, place, whole = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.directory / "adapter"
-    place.mkdir(parents=True)
-    smaller = current().ask_first(lambda: cuts.cut(whole, f"{BUDGET}{size}", RECOVERY))
-    with cuts.attached(run.model, smaller.tensors, smaller.config):
-        cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter)
-        with run.scoring():
-            cuts.score(smaller, run.model, run.scorer, place, run.forgetting)
     if current().is_first:
         cuts.write(smaller, whole, place / "adapter")
     return smaller.result(place / "adapter", began)
