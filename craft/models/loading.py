@@ -211,7 +211,11 @@ def _finish(model: Any, base: Base) -> None:
     model.name_or_path = model.config._name_or_path = base.name
     model.craft_projection_map = dict(base.projection_map)
     refuse_encoder(base.name, base.kind, model)
-    keep_head_in_float32(model)
+    for name in head_names(model):  # the head stays in float32
+        head = model.get_submodule(name)
+        if any(weight.dtype != torch.float32 for weight in head.parameters()):
+            head.to(torch.float32)
+            head.register_forward_pre_hook(inputs_in_float32)
 
 
 def _quantized(base: Base, device: torch.device | str) -> dict[str, Any]:
@@ -249,14 +253,6 @@ def trained_weights(model: nn.Module) -> list[tuple[str, nn.Parameter, bool]]:
     """Returns the parameters that train: each one's name, and whether it is the task head's."""
     heads = head_names(model)
     return [(name, weight, is_head(name, heads)) for name, weight in model.named_parameters() if weight.requires_grad]
-
-
-def keep_head_in_float32(model: nn.Module) -> None:
-    for name in head_names(model):
-        head = model.get_submodule(name)
-        if any(weight.dtype != torch.float32 for weight in head.parameters()):
-            head.to(torch.float32)
-            head.register_forward_pre_hook(inputs_in_float32)
 
 
 def model_class(name: str, kind: Kind, config: PreTrainedConfig) -> Any:
