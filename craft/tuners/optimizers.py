@@ -58,7 +58,13 @@ class AdaLoraAdam(torch.optim.AdamW):
         last = total - self.config.tfinal
         if step <= last:
             for weight in (weight for triplet in self.triplets for weight in triplet):
-                self._weigh(weight)
+                if weight.grad is None:
+                    continue
+                state, sensitivity = self.state[weight], (weight * weight.grad).abs()
+                if "importance" not in state:
+                    state["importance"], state["uncertainty"] = torch.zeros_like(weight), torch.zeros_like(weight)
+                state["importance"].lerp_(sensitivity, 1 - self.config.beta1)
+                state["uncertainty"].lerp_((sensitivity - state["importance"]).abs(), 1 - self.config.beta2)
             budget, allocates = self.allocator.budget_schedule(step)
             if step == last:
                 budget, allocates = self.allocator.target_bgt, True
@@ -69,16 +75,6 @@ class AdaLoraAdam(torch.optim.AdamW):
                 mask = self.state[value].get("mask")
                 if mask is not None:
                     value.mul_(mask)
-
-    def _weigh(self, weight: nn.Parameter) -> None:
-        if weight.grad is None:
-            return
-        state = self.state[weight]
-        sensitivity = (weight * weight.grad).abs()
-        if "importance" not in state:
-            state["importance"], state["uncertainty"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        state["importance"].lerp_(sensitivity, 1 - self.config.beta1)
-        state["uncertainty"].lerp_((sensitivity - state["importance"]).abs(), 1 - self.config.beta2)
 
     def _keep(self, budget: int) -> None:
         scores = [self._score(triplet) for triplet in self.triplets]
