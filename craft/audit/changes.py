@@ -94,7 +94,10 @@ def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
         spectra[name] = u[:, :sound].cpu(), s[:sound].cpu(), vt[:sound].cpu()
     if not any(len(s) for _, s, _ in spectra.values()):
         raise ValueError("the adapter changes no weight: it was not trained, or its weights are zeros")
-    return Changes(spectra, _count(model), transposed)
+    copies = {id(weight) for _, part in _copies(model) for weight in part.parameters()}
+    model.set_requires_grad(model.active_adapter, requires_grad=True)
+    trained = (weight for weight in model.parameters() if weight.requires_grad and id(weight) not in copies)
+    return Changes(spectra, sum(weight.numel() for weight in trained), transposed)
 
 
 def _layers(model: Any) -> Iterator[tuple[str, BaseTunerLayer]]:
@@ -112,13 +115,6 @@ def switch(model: Any, on: bool) -> None:
 def _copies(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Returns the modules that the adapter has copied and trains whole, such as a task head."""
     return [(name, part) for name, part in model.named_modules() if isinstance(part, ModulesToSaveWrapper)]
-
-
-def _count(model: Any) -> int:
-    """Returns the parameters of the adapter that train, without those of the task head."""
-    copies = {id(weight) for _, part in _copies(model) for weight in part.parameters()}
-    model.set_requires_grad(model.active_adapter, requires_grad=True)
-    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad and id(weight) not in copies)
 
 
 def _spectrum(layer: Any, transposed: bool, stored_weight: torch.Tensor | None) -> Spectrum:

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from craft.audit.changes import share_layers
 from craft.audit.folder import Folder
-from craft.scoring.predictions import block_credits, draw_luck
+from craft.scoring.predictions import Numbers, block_credits, draw_luck
 from craft.tasks.metrics import METRICS, accuracy
 from craft.words import list_some, points
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
