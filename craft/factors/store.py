@@ -117,20 +117,16 @@ class Store:
                 save_file(dict(tensors), aside, metadata={"origin": source})
         except OSError as error:
             self._warn(label, str(error))
-        with contextlib.suppress(OSError):
-            self._shrink(path)
-
-    def _shrink(self, newest: Path) -> None:
-        """Removes the least recently used files, but never `newest`, until all together are within the bound."""
-        file_bytes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
-        excess = sum(file_bytes.values()) - self.max_bytes
-        for path, size in file_bytes.items():
-            if excess > 0 and path != newest:
-                path.unlink(missing_ok=True)  # processes that have it open can still read it
-                excess -= size
-        for torn in self.unfinished():
-            if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
-                torn.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the least recently used files go, until all together are within the bound
+            file_bytes = {file: stat.st_size for file in self.files() if (stat := _stat(file))}
+            excess = sum(file_bytes.values()) - self.max_bytes
+            for file, size in file_bytes.items():
+                if excess > 0 and file != path:
+                    file.unlink(missing_ok=True)  # processes that have it open can still read it
+                    excess -= size
+            for torn in self.unfinished():
+                if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
+                    torn.unlink(missing_ok=True)
 
     def unfinished(self, key: str = "*") -> list[Path]:
         """Lists files that writers of `key` are writing now, or were writing when they were killed."""
