@@ -47,10 +47,6 @@ class Example(NamedTuple):
     options: dict[str, Any]
 
 
-def columns(settings: CustomTask) -> tuple[str, ...]:
-    return tuple(name for name in (*settings.prompt, settings.response, settings.messages) if name is not None)
-
-
 def to_dataset(rows: Rows, settings: CustomTask) -> Dataset:
     """Makes a row for each response: `text` (the turns before it as JSON), `response`, `extras` (other keys of it, `tools`)."""
     from datasets import Dataset, Features, Value
@@ -76,16 +72,15 @@ def read_examples(rows: Rows, settings: CustomTask) -> Iterator[Example]:
 
 def read_row(rows: Rows, settings: CustomTask, row: int) -> Iterator[Example]:
     """Yields the replies of one row (from 0) that are learnt. Raises DataError if it cannot be read."""
-    cells = {name: rows.column(name)[row] for name in columns(settings)}
     if settings.messages is None:
-        question, *between, response = cells.values()
+        question, *between, response = (rows.column(str(name))[row] for name in (*settings.prompt, settings.response))
         turn = {"role": "user", "content": question}
         for text in between:
             if text and not is_blank(text):
                 turn |= {"content": f"{question}\n\n{text}", "instruction": question, "input": text}
         yield Example(row, [turn], {"role": "assistant", "content": response}, {})
         return
-    place, chat = f"{rows.place(row)}: column {settings.messages!r}", cells[settings.messages]
+    place, chat = f"{rows.place(row)}: column {settings.messages!r}", rows.column(settings.messages)[row]
     options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
     if not rows.source.lower().endswith((".json", ".jsonl")):  # Arrow's records have every key that any record has
         chat, options = _without_nulls(chat), _without_nulls(options)

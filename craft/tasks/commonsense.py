@@ -179,10 +179,7 @@ class QuestionForm:
 
     tokenizer: PreTrainedTokenizerBase
     settings: GenerationSettings
-
-    @property
-    def templated(self) -> bool:
-        return False
+    templated: bool = False
 
     @property
     def name(self) -> str:
