@@ -52,7 +52,24 @@ def to_lora(tuner: Any, directory: str | Path, adapter_name: str | None = None, 
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
-    _lora_config(tuner, name, ranks, conv).save_pretrained(str(folder))
+    ours = tuner.peft_config[name]
+    usual = max(set(ranks.values()), key=list(ranks.values()).count)
+    # PEFT reads the patterns as regular expressions; alpha is the rank, so that LoRA's factor alpha / r is 1.
+    pattern = {key.replace(".", r"\."): rank for key, rank in ranks.items() if rank != usual}
+    config = LoraConfig(
+        r=usual,
+        lora_alpha=usual,
+        rank_pattern=dict(pattern),
+        alpha_pattern=dict(pattern),
+        target_modules=sorted(ranks),
+        fan_in_fan_out=conv,
+        modules_to_save=getattr(ours, "modules_to_save", None),
+        task_type=ours.task_type,
+        base_model_name_or_path=ours.base_model_name_or_path,
+        revision=ours.revision,
+        inference_mode=True,
+    )
+    config.save_pretrained(str(folder))
     return folder
 
 
@@ -68,23 +85,3 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
             downs.append(core @ factors.u3.T)
             ups.append(up)
     return torch.cat(downs), torch.cat(ups, dim=1)
-
-
-def _lora_config(tuner: Any, name: str, ranks: dict[str, int], conv: bool) -> LoraConfig:
-    ours = tuner.peft_config[name]
-    usual = max(set(ranks.values()), key=list(ranks.values()).count)
-    # PEFT reads the patterns as regular expressions; alpha is the rank, so that LoRA's factor alpha / r is 1.
-    pattern = {key.replace(".", r"\."): rank for key, rank in ranks.items() if rank != usual}
-    return LoraConfig(
-        r=usual,
-        lora_alpha=usual,
-        rank_pattern=dict(pattern),
-        alpha_pattern=dict(pattern),
-        target_modules=sorted(ranks),
-        fan_in_fan_out=conv,
-        modules_to_save=getattr(ours, "modules_to_save", None),
-        task_type=ours.task_type,
-        base_model_name_or_path=ours.base_model_name_or_path,
-        revision=ours.revision,
-        inference_mode=True,
-    )
