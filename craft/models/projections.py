@@ -72,10 +72,6 @@ class Located:
     inputs: int
 
     @property
-    def is_whole(self) -> bool:
-        return self.stop - self.start == self.outputs
-
-    @property
     def shape(self) -> tuple[int, int]:
         """(d_out, d_in)."""
         return self.stop - self.start, self.inputs

@@ -72,7 +72,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
             return y
         for piece in [piece for name in self.active_adapters for piece in self.craft_slices.get(name, ())]:
             (u3t, core, u2s), start, stop = piece.matrices(x, self.training), piece.place.start, piece.place.stop
-            if piece.place.is_whole:
+            if stop - start == piece.place.outputs:
                 y = bypass(x.to(core.dtype), y, u3t, core, u2s)
             else:
                 part = bypass(x.to(core.dtype), y[..., start:stop], u3t, core, u2s)

@@ -108,14 +108,8 @@ class Stack(nn.Module):
         if (part, dtype, device) not in self._casts:
             factors = self.ready()
             with torch.inference_mode(False), torch.no_grad():
-                match part:
-                    case "u3t":
-                        tensor = factors.u3.T
-                    case "u2s":
-                        tensor = factors.u2.T * self.scaling
-                    case _:
-                        tensor = factors.core.transpose(0, 1)
-                self._casts[part, dtype, device] = tensor.to(device, dtype).contiguous()
+                parts = {"u3t": factors.u3.T, "u2s": factors.u2.T * self.scaling, "turned": factors.core.transpose(0, 1)}
+                self._casts[part, dtype, device] = parts[part].to(device, dtype).contiguous()
         return self._casts[part, dtype, device]
 
     def offsets(
