@@ -75,14 +75,14 @@ def multiply_as_base(model: nn.Module) -> None:
 
 def computes_in_bfloat16(model: nn.Module) -> bool:
     """Returns whether `model`, or a model inside it, was given to `compute_in_bfloat16`."""
-    return any(switch.on for module in model.modules() for switch in _switches(module))
+    return any(vars(module).get("craft_autocast") for module in model.modules())
 
 
 def compute_as_stored(model: nn.Module) -> None:
     """Takes back `compute_in_bfloat16`: products have the weights' own format."""
-    for module in model.modules():
-        for switch in _switches(module):
-            switch.remove(module)
+    modules: list[Any] = [module for module in model.modules() if "craft_autocast" in vars(module)]
+    for module in modules:
+        module.craft_autocast = None
 
 
 def narrow_frozen(model: nn.Module) -> None:
@@ -104,39 +104,24 @@ def inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any,
     return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)
 
 
-class _Switch:
-    """Autocast, on or off, while a module computes: a pair of its forward hooks, which can be copied and pickled with it."""
-
-    def __init__(self, on: bool) -> None:
-        self.on = on
-        self._entered: list[Any] = []
-
-    def enter(self, module: nn.Module, _inputs: Any) -> None:
-        device = next(module.parameters()).device.type
-        context = torch.autocast(device, torch.bfloat16, enabled=self.on)
-        context.__enter__()
-        self._entered.append(context)
-
-    def leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._entered:
-            self._entered.pop().__exit__(None, None, None)
-
-    def remove(self, module: nn.Module) -> None:
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is self]:
-                del hooks[key]
-
-
-def _switch(module: nn.Module, on: bool) -> None:
-    switch = _Switch(on)
-    module.register_forward_pre_hook(switch.enter, prepend=True)
+def _switch(module: Any, on: bool) -> None:
+    """Switches autocast on or off while a module computes, by two hooks that can be copied and pickled with it."""
+    module.craft_autocast, module.craft_contexts = on, []
+    module.register_forward_pre_hook(_enter_autocast, prepend=True)
     # Also after an error, or autocast would stay on for whatever this process computes next.
-    module.register_forward_hook(switch.leave, always_call=True)
+    module.register_forward_hook(_leave_autocast, always_call=True)
 
 
-def _switches(module: nn.Module) -> list[_Switch]:
-    hooks = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
-    return [owner for owner in hooks if isinstance(owner, _Switch)]
+def _enter_autocast(module: Any, _inputs: Any) -> None:
+    if module.craft_autocast is not None:
+        context = torch.autocast(next(module.parameters()).device.type, torch.bfloat16, enabled=module.craft_autocast)
+        context.__enter__()
+        module.craft_contexts.append(context)
+
+
+def _leave_autocast(module: Any, _inputs: Any, _output: Any) -> None:
+    if module.craft_contexts:
+        module.craft_contexts.pop().__exit__(None, None, None)
 
 
 def checkpoint_activations(model: Any) -> None:
