@@ -59,11 +59,8 @@ def check_task(name: str, data: DataSettings | None = None) -> None:
 
 def check_method(name: str, trainable: int | None = None, **parameters: Any) -> None:
     """Checks a method on a small random BERT (3 layers of width 32): it starts as the base, learns, trains nothing else, and
-    comes back from its folder. A start may have small noise, as CRAFT's.
-
-    Args:
-        trainable: the numbers that it trains there without the head, counted by hand.
-    """
+    comes back from its folder. A start may have small noise, as CRAFT's. `trainable` is the number of parameters that it trains
+    there without the head, counted by hand."""
     import tempfile
 
     import torch

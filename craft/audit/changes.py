@@ -65,11 +65,8 @@ class Changes:
 
 
 def changes_of(model: Any, original: nn.Module | None = None) -> Changes:
-    """Returns the changes of a PEFT model's adapter.
-
-    Args:
-        original: the base model as it is stored, if the weights of the model's base are not that (PiSSA, OLoRA).
-    """
+    """Returns the changes of a PEFT model's adapter. Where its base does not have the weights that are stored (PiSSA, OLoRA),
+    `original` is the base that has them."""
     heads = head_names(model)
     if modules := [name for name, _ in _copies(model.get_base_model()) if not is_head(name, heads)]:
         named = f"{', '.join(modules[:3])}{f' and {len(modules) - 3} more' if modules[3:] else ''}"

@@ -46,9 +46,7 @@ class Answers:
 class Difference:
     """The score of the second less that of the first, in points, with its 95 % interval over rows.
 
-    Attributes:
-        error: standard deviation of what new rows would change.
-        draws: of the difference on new rows, (k,).
+    `draws` (k,) are of the difference on new rows, and `error` is their standard deviation.
     """
 
     mean: float

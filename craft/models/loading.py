@@ -153,10 +153,8 @@ def _missing_parts(folder: Path) -> list[str]:
 def load_model(base: Base, *, device: torch.device | str = "cpu", seed: int = 0) -> PreTrainedModel:
     """Loads the pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
-    Args:
-        device: where the model is put. It is read on the CPU first, so that new weights are the same on every device.
-            `SPREAD` puts the layers of a quantized base on all GPUs that are visible.
-        seed: decides the new head's weights. Sets the global random state.
+    It is read on the CPU and then put on `device`, so that new weights are the same everywhere; `SPREAD` puts the layers of a
+    quantized base on all GPUs that are visible. `seed` decides the new head's weights and sets the global random state.
     """
     name, config, stored = base.name, load_config(base), base_dtype(base.precision, base.master_weights)
     # No embedding can be made with its padding behind its last row: `refuse_other_words` tells, or an adapter adds the row.

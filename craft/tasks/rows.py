@@ -35,14 +35,10 @@ _LARGEST = 3.4028234e38
 
 
 def to_dataset(rows: Rows, task: Task, *, positions: bool = True, empty: bool = True) -> Dataset:
-    """Checks the columns of a task, and makes a dataset of them in memory.
+    """Checks a task's columns and makes a dataset of them in memory: `text` (and `text_pair`), `label` (int64 for classes,
+    float32 for regression) and `row`.
 
-    Args:
-        positions: whether a label cell may hold a class's number instead of its name.
-        empty: whether a text may be empty, as some of published data are.
-
-    Returns:
-        Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression; `row`.
+    With `positions` a label cell may hold a class's number instead of its name; with `empty` a text may be empty.
     """
     from datasets import Dataset, Features, Value
 

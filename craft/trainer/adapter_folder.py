@@ -72,11 +72,8 @@ def load_adapter(
     """Loads the model that was scored, in evaluation mode on the CPU (a quantized one on the GPU), and its tokenizer.
 
     Raises ValueError if folder or weights are damaged, the base is not available or is another one, or the method cannot run
-    on this machine.
-
-    Args:
-        base: name or folder of the base model here, if it is not the name that the adapter was trained with.
-        trains: whether the adapter is to train on; PEFT's adapters only.
+    on this machine. `base` is the base model's name or folder here, if it is not the name that the adapter was trained with.
+    With `trains` the adapter is to train on, if it is PEFT's.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():

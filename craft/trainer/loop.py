@@ -67,9 +67,7 @@ class Loop:
     ) -> None:
         """Seeds the process. `split` holds encoded training examples, with the `lengths` of them all.
 
-        Args:
-            starts: weights that weight decay pulls to these values, and not to zeros.
-            hold: called after every change of the weights.
+        Weight decay pulls the weights in `starts` to these values, and not to zeros. `hold` follows every change of weights.
         """
         self._group = current()
         transformers.set_seed(spec.seed + self._group.rank)  # each process drops out other numbers
