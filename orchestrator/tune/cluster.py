@@ -32,7 +32,7 @@ from orchestrator.record.options import check_answers, check_socket_room
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
 from orchestrator.tune import private
-from orchestrator.worker.crash import describe
+from orchestrator.worker.crash import describe, read_tail
 from orchestrator.worker.share import keep_to_share, require_gpu
 
 DRIVER_ENVIRONMENT = {
@@ -67,7 +67,6 @@ PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
 OBJECT_STORE_BYTES = 100 * 2**20
 VITAL = ("gcs_server", "raylet")
 FATAL_LINE = re.compile(r"^\[[^]]+ [CE] \d+ \d+\] \(\w+\) \S+ +(.+)$", re.MULTILINE)
-TAIL_BYTES = 1 << 16
 ASK_SECONDS = 2.0
 JOIN_SECONDS = 120.0
 HEAD_SECONDS = 25.0
@@ -148,12 +147,7 @@ def describe_death(kind: str, status: int, logs: Path) -> str:
     if status in (-signal.SIGKILL, -signal.SIGTERM):
         why = "; the system does so when memory runs out" if status == -signal.SIGKILL else ""
         return f"{kind} was ended by {signal.Signals(-status).name}{why} ({load})"
-    try:
-        with (logs / f"{kind}.out").open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = FATAL_LINE.findall(stream.read().decode(errors="replace"))
-    except OSError:
-        lines = []
+    lines = FATAL_LINE.findall(read_tail(logs / f"{kind}.out"))
     why = lines[-1].rpartition("Check failed: ")[2][:300].strip() if lines else f"it ended with status {status}"
     return f"{kind}: {why} ({load})"
 

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 from craft.results import Leave, RunFailed, RunPrevented, Unavailable
 from craft.trainer.checkpoint import CheckpointCorrupt
 
-TAIL_BYTES = 16_384
+TAIL_BYTES = 1 << 16
 LOST, TAKEN = "the machine it ran on was lost", "the machine it ran on was taken away"
 OUT_OF_REACH = "the machine it ran on is out of reach"
 
@@ -35,7 +36,7 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
     text = " ".join(str(error).split()) if error is not None else ""
     # Ray ends every word of a lost process with a list of what it might have been, memory among it.
     text = text.partition("Some common causes include")[0]
-    tail = _tail(stderr)
+    tail = read_tail(stderr)
     hung = re.search(r"Timeout \((\d+):(\d+):(\d+)", tail)
     if hung:
         hours, minutes, seconds = map(int, hung.groups())
@@ -79,13 +80,13 @@ def _where(stack: str) -> str:
     return f"; it was in {function} ({Path(path).name}:{line})"
 
 
-def _tail(path: Path | None) -> str:
-    if path is None or not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - TAIL_BYTES))
-        return file.read().decode(errors="replace")
+def read_tail(path: Path | None) -> str:
+    """Returns the end of a file of messages; empty if there is none."""
+    if path is not None:
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    return ""
 
 
 OF_THE_MACHINE = (OSError, ImportError, RunPrevented, Unavailable, CheckpointCorrupt)
