@@ -12,6 +12,7 @@ Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import posixpath
@@ -39,45 +40,21 @@ LOCAL = "local"
 """pyarrow's name of this machine's file system."""
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A checkpoint on storage; `attempt` and `number` grow with time."""
-
-    filesystem: fs.FileSystem
-    path: str
-    attempt: int
-    number: int
-
-    def fetch(self, directory: Path) -> Path:
-        """Returns the checkpoint as a local folder: a copy in `directory`, unless storage is on this machine's disk."""
-        if self.filesystem.type_name == LOCAL:
-            return Path(self.path)
-        _copy(self.filesystem, self.path, directory)
-        return directory
-
-
-def stored_checkpoints(storage: str, key: str) -> list[Stored]:
-    """Returns all checkpoints of a trial, in all attempts, newest first. None of them is checked."""
-    filesystem, root = open_storage(storage)
-    checkpoints = [
-        Stored(filesystem, path, attempt, number)
-        for attempt, folder in _numbered(filesystem, root, "attempt-").items()
-        for number, path in _numbered(filesystem, posixpath.join(folder, key), "checkpoint_").items()
-    ]
-    return sorted(checkpoints, key=lambda stored: (stored.attempt, stored.number), reverse=True)
-
-
 def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
     """Returns the newest undamaged checkpoint of a trial as a local folder, and the number of newer ones that are damaged.
     Raises OSError if remote storage does not give it."""
-    broken = 0
-    for stored in stored_checkpoints(storage, key):
+    filesystem, root = open_storage(storage)
+    broken, folders = 0, _numbered(filesystem, root, "attempt-").values()
+    of_attempts = (_numbered(filesystem, posixpath.join(folder, key), "checkpoint_") for folder in folders)
+    for path in itertools.chain.from_iterable(paths.values() for paths in of_attempts):
+        local = Path(path) if filesystem.type_name == LOCAL else directory.joinpath(*path.split("/")[-3:])
         try:
-            local = stored.fetch(directory / f"{stored.attempt}-{stored.number}")
+            if filesystem.type_name != LOCAL:
+                _copy(filesystem, path, local)
             verify(local)
             _check_result(local, key)
         except (OSError, CheckpointCorrupt) as error:
-            if isinstance(error, OSError) and stored.filesystem.type_name != LOCAL:
+            if isinstance(error, OSError) and filesystem.type_name != LOCAL:
                 raise  # storage is away for the moment, and the checkpoint may be whole
             broken += 1
             continue
@@ -218,12 +195,12 @@ def _copy(filesystem: fs.FileSystem, path: str, folder: Path) -> None:
 
 
 def _numbered(filesystem: fs.FileSystem, path: str, prefix: str) -> dict[int, str]:
-    """Returns the paths of the folders `PREFIX<number>` in a folder, by number."""
+    """Returns the paths of the folders `PREFIX<number>` in a folder by number, the largest first."""
     from pyarrow import fs
 
     entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     named = ((re.fullmatch(rf"{prefix}(\d+)", entry.base_name), entry) for entry in entries if _is_folder(entry))
-    return {int(match[1]): entry.path for match, entry in named if match}
+    return dict(sorted(((int(match[1]), entry.path) for match, entry in named if match), reverse=True))
 
 
 def _is_folder(entry: fs.FileInfo) -> bool:

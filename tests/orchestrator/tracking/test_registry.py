@@ -22,7 +22,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from orchestrator.commands.app import main
-from orchestrator.record.checkpoints import stored_checkpoints
+from orchestrator.record.checkpoints import newest_whole
 from orchestrator.review.past_sweep import read_folder
 from tests.mlflow_server import answers, free_port
 from tests.orchestrator.conftest import Cli, SmallSweep
@@ -70,7 +70,7 @@ def test_what_is_served_answers_with_the_logits_that_were_scored(
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{address}/invocations", body, headers)
         predictions = json.loads(urllib.request.urlopen(request, timeout=60).read())["predictions"]
-    checkpoint = Path(stored_checkpoints(str(small_sweep.folder / "ray"), spec.key)[0].path)
+    checkpoint, _ = newest_whole(str(small_sweep.folder / "ray"), spec.key, tmp_path)
     scored = load_file(checkpoint / "predictions.safetensors")["outputs"]
     labels = json.loads(file.read_text())["labels"]
     np.testing.assert_allclose([[row[label] for label in labels] for row in predictions], scored, atol=1e-5)
