@@ -30,7 +30,7 @@ from orchestrator.record.folder import SweepFolder, one_driver
 from orchestrator.record.manifest import describe_session, record_in, write_effective
 from orchestrator.record.options import Options
 from orchestrator.record.resume import changed_plugins, check_data, check_name, has_moved, recorded_digests, recorded_sweep
-from orchestrator.results.answer import answer_of
+from orchestrator.results.answer import find_answer
 from orchestrator.results.front import judge_state
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import show_front, write_front
@@ -172,8 +172,8 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
             raise
         driver.record(*(Filed(path=path.name) for path in files))
         driver.record(SessionEnded(status=outcome.status, seconds=outcome.seconds))
-        judged, answer = answer_of(driver.state)
-        show_front(judged, plan.sweep, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
+        answer = find_answer(summaries, driver.state)
+        show_front(summaries, plan.sweep, answer, f"{plan.sweep.name}: {plan.sweep.model}", console)
 
         def show_end() -> None:
             show_outcome(plan, outcome, summaries, console, uri, files)
