@@ -60,7 +60,6 @@ def drive(
     train: Train | None = None,
     shared: Shared | None = None,
     last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
-    watch: Callable[[], None] = lambda: None,
 ) -> SweepOutcome:
     """Runs what remains of the plan and returns the outcome. The session has begun (`Driver.begin`).
 
@@ -72,15 +71,9 @@ def drive(
         train: what workers run instead of `craft.trainer.training.train_run`.
         shared: what was prepared for the trials.
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
-        watch: called often while trials run.
     """
     attempts = Attempts(driver, stop.listen, train, shared)
-
-    def watch_all() -> None:
-        watch()
-        attempts.look()
-
-    driver.watch = watch_all
+    driver.watchers.append(attempts.look)
 
     def broken() -> str | None:
         return attempts.cluster.broken if attempts.cluster is not None else None
@@ -150,6 +143,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
             console.print(f"{trainings}; adapters are also cut to {cuts} smaller {plural(cuts, 'size')}")
         driver.begin(describe_session(plan, shared.fingerprints if shared else {}, Path(options.sweep), options.again()))
         follower = Follower(folder.path, uri)
+        driver.watchers.append(follower.look)
 
         def last_words(outcome: SweepOutcome) -> None:
             driver.record(SessionEnded(status="interrupted", seconds=outcome.seconds))
@@ -162,7 +156,7 @@ def run_session(plan: Plan, options: Options, uri: str, console: Console) -> Swe
                 begin_again(driver.options.restart, driver.display.stream.fileno())
 
         try:
-            outcome = drive(driver, stop, shared=shared, last_words=last_words, watch=follower.look)
+            outcome = drive(driver, stop, shared=shared, last_words=last_words)
             plan = driver.plan  # of the file that was applied last
             summaries = judge_state(outcome.state)
             files = _front_files(plan, summaries, console)

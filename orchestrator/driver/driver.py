@@ -71,7 +71,7 @@ class Driver:
         self._changes, self._asked_at = 0, -1
         self.storage, self.copied_from = options.storage_of(folder.path), copied_from(folder.path, self.state)
         self.common_cause = CommonCause(clock)
-        self.watch: Callable[[], None] = lambda: None
+        self.watchers = list[Callable[[], None]]()  # called at every tick
         self._began = self._next_underway = clock()
 
     def begin(self, started: events.SessionStarted | None = None) -> None:
@@ -279,7 +279,8 @@ class Driver:
 
     def tick(self) -> None:
         """Does what people have asked for, retries pending writes, and shows how far the sweep is; called often."""
-        self.watch()
+        for look in self.watchers:
+            look()
         with self.lock:
             self._take_requests()
             self.display.tick()

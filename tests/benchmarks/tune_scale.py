@@ -79,8 +79,9 @@ def sweep(folder: Path, trials: int, at_once: int) -> dict[str, float]:
 
         driver.record = timed  # type: ignore[method-assign]
         follower = Follower(folder / "scale", f"sqlite:///{folder / 'mlflow.db'}")
+        driver.watchers.append(follower.look)
         try:
-            outcome = drive(driver, stop, nothing(), None, watch=follower.look)
+            outcome = drive(driver, stop, nothing())
             assert len(outcome.ended("finished")) == trials, outcome.trouble
             record(SessionEnded(status="finished", seconds=outcome.seconds))
         finally:

@@ -74,9 +74,8 @@ def without_ray() -> Iterator[None]:
     """Lets sessions inside run their jobs in this process."""
 
     def drive(
-        driver: Driver, _: Stop, train: Train | None = None, shared: Shared | None = None, watch: Any = None, **options: Any
+        driver: Driver, _: Stop, train: Train | None = None, shared: Shared | None = None, **options: Any
     ) -> SweepOutcome:
-        driver.watch = watch or driver.watch
         with driver.display:
             LocalEngine(driver, train, shared).run()
             trouble = driver.stop()
