@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -242,7 +242,10 @@ def _prepare(driver: Driver, console: Console) -> Shared | None:
         remaining = every  # the trials to come are like those before them
     if not (remaining or moved):
         return None
-    with _doing(console, "preparing model and data"):
+    work = "preparing model and data ..."
+    if not console.is_terminal:
+        console.print(work, markup=False)
+    with console.status(work) if console.is_terminal else nullcontext():
         digests = prepare(every if moved else remaining, elsewhere=elsewhere or not remaining)
     check_data(plan.sweep, entries, digests)
     return Shared(recorded_digests(plan.sweep, entries) | digests) if remaining else None
@@ -274,13 +277,3 @@ def _page(folder: SweepFolder, sweep_id: str, uri: str) -> Path | None:
         log.error("%s could not be made: %s", page.name, redact(done.stderr or done.stdout))
         return None
     return page
-
-
-@contextmanager
-def _doing(console: Console, work: str) -> Iterator[None]:
-    if console.is_terminal:
-        with console.status(f"{work} ..."):
-            yield
-    else:
-        console.print(f"{work} ...", markup=False)
-        yield
