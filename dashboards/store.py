@@ -19,7 +19,7 @@ from orchestrator.record.state import State, fold
 from orchestrator.review.past_sweep import no_such_sweep
 from orchestrator.sweepfile.settings import default_uri
 from orchestrator.tools.secrets import public_address, redact
-from orchestrator.tracking.client import TrackingError, is_absent, resolve_uri, sqlite_file
+from orchestrator.tracking.client import TrackingError, inode_of, is_absent, resolve_uri
 from orchestrator.tracking.desired import KEY, STATUS, SWEEP, SWEEP_ID
 from orchestrator.tracking.reader import StoreReader, check_exists
 
@@ -116,20 +116,15 @@ class Store:
     def reader(self) -> StoreReader:
         """The open store. Two that are opened at once read the same."""
         reader = StoreReader(self.uri)
-        self._inode = self._find_inode()
+        self._inode = inode_of(self.uri)
         return reader
-
-    def _find_inode(self) -> int:
-        """Returns the number of its SQLite file; 0 for another store."""
-        file = sqlite_file(self.uri)
-        return file.stat().st_ino if file is not None else 0
 
     def sweeps(self, only: str | None = None) -> list[SweepEntry]:
         """Returns every sweep in the store, newest first; if given, those with this name or id."""
         if is_absent(self.uri):
             return []
         reader = self.reader
-        if self._find_inode() != self._inode:  # MLflow keeps the old one open
+        if inode_of(self.uri) != self._inode:
             raise TrackingError(f"{self.shown_uri} is another file than when this page began: start craft-sweeps page again")
         newest: dict[str, SweepEntry] = {}
         for run in sorted(reader.sweep_runs(), key=lambda run: (-(run.info.start_time or 0), run.data.tags[SWEEP])):

@@ -81,6 +81,14 @@ def is_absent(uri: str) -> bool:
     return file is not None and not file.is_file()
 
 
+def inode_of(uri: str) -> int:
+    """Returns the number of the SQLite file at a resolved URI; 0 if it is gone, and of other stores. Another number is another
+    file in its place, while MLflow keeps the old one open."""
+    with suppress(OSError):
+        return file.stat().st_ino if (file := sqlite_file(uri)) is not None else 0
+    return 0
+
+
 def has_server(uri: str) -> bool:
     """Returns whether a server keeps the runs of a resolved URI, and their artifacts; else this process writes both."""
     return uri.startswith(("http", DATABRICKS))

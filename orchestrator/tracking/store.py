@@ -19,7 +19,7 @@ from urllib.parse import quote
 from orchestrator.plan.configuration import text
 from orchestrator.record.state import NO_METRICS
 from orchestrator.tracking import desired as names
-from orchestrator.tracking.client import MISSING, find_runs, is_missing, is_refusal, open_experiment, sqlite_file
+from orchestrator.tracking.client import MISSING, find_runs, inode_of, is_missing, is_refusal, open_experiment
 from orchestrator.tracking.desired import DesiredRun
 from orchestrator.tracking.private import VIEW
 
@@ -94,8 +94,7 @@ class SweepStore:
 
     def __init__(self, uri: str, sweep: str, sweep_id: str, experiment: str | None = None) -> None:
         self.client, self.experiment = open_experiment(uri, sweep, experiment, sweep_id)
-        self._sweep, self._sweep_id, self._file = sweep, sweep_id, sqlite_file(uri)
-        self._inode = self._file.stat().st_ino if self._file else 0
+        self._sweep, self._sweep_id, self._uri, self._inode = sweep, sweep_id, uri, inode_of(uri)
         self.runs: dict[tuple[str, str], StoredRun] = {}
         self.done = 0
         self._search("")
@@ -116,11 +115,8 @@ class SweepStore:
 
     @property
     def replaced(self) -> bool:
-        """Whether another SQLite file has taken the store's place; MLflow keeps the old one open."""
-        try:
-            return self._file is not None and self._file.stat().st_ino != self._inode
-        except OSError:
-            return True
+        """Whether another SQLite file has taken the store's place."""
+        return inode_of(self._uri) != self._inode
 
     def look_again(self, place: tuple[str, str]) -> None:
         """Asks the store for a run that a request may have made or changed, though its answer was lost."""
