@@ -36,8 +36,6 @@ STARTS = (["craft-sweeps", "run"], ["python", "-m", "orchestrator.run"], ["pytho
 
 if TYPE_CHECKING:
     from orchestrator.driver.display import SweepOutcome
-    from orchestrator.plan.gpu_costs import Card
-    from orchestrator.plan.plan import Plan
 
 
 def run(
@@ -131,11 +129,20 @@ def plan(
     Exit status: 0 planned; 2 the file or the call is wrong.
     """
     from orchestrator.plan.gpu_costs import find_card
+    from orchestrator.plan.table import print_plan
+    from orchestrator.review.prospect import look_ahead
 
     asked = any(option is not None for option in (gpu, gpus, tflops, memory))
     card = find_card(gpu, tflops, memory) if asked else None
     options = Options(sweep, changes_of(changes, within), name, storage, address=address, resume=resume)
-    show_plan(plan_sweep(options, screen(quiet=as_json)), options, as_json, card, gpus or 1)
+    plan = plan_sweep(options, screen(quiet=as_json))
+    report = look_ahead(plan, resume=resume, elsewhere=address is not None, card=card, gpus=gpus or 1)
+    if as_json:
+        write_report(report.to_json())
+        return
+    # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
+    labels = [len(configuration.label) for configuration in plan.configurations]
+    print_plan(plan, screen(width=max(WIDTH, max(labels, default=40) + 90)), report.steps, report.lines)
 
 
 def check(
@@ -210,21 +217,6 @@ def more(
     if not yes and not typer.confirm("Run it?"):
         return 0
     return main(["run", *command[len(start) :], *(["--json"] if as_json else [])], start=start)
-
-
-def show_plan(plan: Plan, options: Options, as_json: bool = False, card: Card | None = None, gpus: int = 1) -> None:
-    """Prints what would run and what it costs; with `--resume` the time of what is left."""
-    from orchestrator.plan.table import print_plan
-    from orchestrator.review.prospect import look_ahead
-
-    report = look_ahead(plan, resume=options.resume, elsewhere=options.address is not None, card=card, gpus=gpus)
-    if as_json:
-        write_report(report.to_json())
-        return
-    # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
-    labels = [len(configuration.label) for configuration in plan.configurations]
-    console = screen(width=max(WIDTH, max(labels, default=40) + 90))
-    print_plan(plan, console, report.steps, report.lines)
 
 
 def exit_status(outcome: SweepOutcome) -> int:
