@@ -57,7 +57,10 @@ def draw(view: View) -> Plain:
         values |= _metric_values(metric, ready, partial)
     traces = _method_traces(view, ready, values, by_method)
     if partial:
-        traces.append(_partial_trace([by_method[row.method] for row in partial]))
+        colours_so_far = [by_method[row.method] for row in partial]
+        marker = {"color": colours_so_far, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8}
+        at = {"x": {"$": "so far/{x}"}, "y": {"$": "so far/{y}"}, "customdata": {"$": "so far"}}
+        traces.append({"type": "scatter", "mode": "markers", "name": "not complete (mean so far)", "marker": marker, **at})
     if any(row.summary.possible for row in ready):
         marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
         traces.append(_points("may be on the front", marker, "possible/{x}/{y}"))
@@ -192,12 +195,6 @@ def _method_traces(view: View, ready: list[Row], values: Plain, by_method: dict[
         marker = {"color": by_method[method], "symbol": base.SYMBOLS[sweep % len(base.SYMBOLS)], "size": 8, "opacity": 0.85}
         traces.append(_points(name, marker, pick))
     return traces
-
-
-def _partial_trace(colour: list[str]) -> Plain:
-    marker = {"color": colour, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8}
-    at = {"x": {"$": "so far/{x}"}, "y": {"$": "so far/{y}"}, "customdata": {"$": "so far"}}
-    return {"type": "scatter", "mode": "markers", "name": "not complete (mean so far)", "marker": marker, **at}
 
 
 def _points(name: str, marker: Plain, pick: str) -> Plain:

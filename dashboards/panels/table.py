@@ -7,18 +7,18 @@ way is better, and has the texts of its cells. A file has no server to ask, so a
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 from craft.methods import METHODS
-from dashboards.frames import Frames, Row
+from dashboards.frames import Row
 from dashboards.panels import base
 from dashboards.panels.base import Plain, View
 from orchestrator.results.metrics import COLUMNS, SIZE, Column, amount, heading
 from orchestrator.results.probabilities import spreads
-from orchestrator.review.comparing import Spreads, compare_summaries
+from orchestrator.review.comparing import compare_summaries
 from orchestrator.review.front_tables import describe_intervals, describe_trials, describe_tuning, has_tuning, task_title
 
 COMPARE = "craft-sweeps compare {first} {second} --configuration-a {a} --configuration-b {b}"
@@ -178,7 +178,7 @@ def draw_pairs(view: View) -> Plain:
     if len(ready) < 2:
         return {"empty": "Two configurations can be compared when both are complete.", "hidden": True}
     rows = sorted(base.best_first(ready), key=lambda row: not row.summary.on_front)[:LIMIT]
-    spread_of = {sweep.name: _spread_of(sweep) for sweep in view.sweeps}
+    spread_of = {sweep.name: cache(partial(spreads, [*sweep.summaries.values()])) for sweep in view.sweeps}
 
     def sentence(first: Row, second: Row) -> str:
         names = [row.sweep.name for row in (first, second)]
@@ -196,7 +196,3 @@ def draw_pairs(view: View) -> Plain:
         "sides": {row.id: [shlex.quote(row.sweep.name), shlex.quote(row.summary.configuration)] for row in ready},
     }
     return {"pairs": pairs}
-
-
-def _spread_of(sweep: Frames) -> Callable[[tuple[str, ...]], Spreads]:
-    return cache(partial(spreads, [*sweep.summaries.values()]))
