@@ -90,7 +90,6 @@ class Store:
     """A tracking store to read from.
 
     Args:
-        uri: MLflow's tracking URI; None is `default_uri()`.
         mlflow_url: where MLflow's own page is served, for links to runs; taken from the URI where that is http(s).
         waits: whether a SQLite file may be absent, as before the first sweep; the store then has no sweeps.
 

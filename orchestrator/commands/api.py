@@ -53,11 +53,7 @@ SweepLike = str | Path | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep would run. Printing it shows the table of `craft-sweeps plan`.
-
-    Attributes:
-        plan: the plan itself, with its trials.
-    """
+    """What a sweep would run. Printing it shows the table of `craft-sweeps plan`."""
 
     plan: Plan
 

@@ -195,11 +195,8 @@ def _together(plan: Plan, shared: Shared, several: Sequence[Resources]) -> Itera
 
 
 def _gpus(plan: Plan, tried: Mapping[str, Gpu | str], counts: Sequence[float]) -> Iterator[Finding]:
-    """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory.
-
-    Args:
-        counts: the number of GPUs of each machine.
-    """
+    """Reports whether torch computes on the GPUs that were tried, and whether trials fit into their memory; `counts` are the
+    numbers of GPUs of machines."""
     from orchestrator.plan.table import gpu_lines
 
     for host, gpu in tried.items():

@@ -144,11 +144,7 @@ def _ask(sweep: str, storage: str | None, as_json: bool, verb: Verb, trial: str 
 
 
 def ask(folder: Path, verb: Verb, trial: str | None = None) -> RequestReport:
-    """Asks a sweep's driver to pause or continue the sweep, or to stop a trial or run it again; returns what came of it.
-
-    Args:
-        trial: a trial's key, its beginning, or `CONFIGURATION · TASK · seed N`; with `stop` and `retry`.
-    """
+    """Asks a sweep's driver to pause or continue the sweep, or to stop a trial or run it again; returns what came of it."""
     from orchestrator.driver.request import RequestReport, affected, new_request
     from orchestrator.record.log import read_state
 

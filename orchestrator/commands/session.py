@@ -69,7 +69,6 @@ def drive(
 
     Args:
         train: what workers run instead of `craft.trainer.training.train_run`.
-        shared: what was prepared for the trials.
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
     """
     attempts = Attempts(driver, stop.listen, train, shared)

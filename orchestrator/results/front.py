@@ -179,10 +179,8 @@ def _points(summaries: Sequence[Summary], objectives: Objectives) -> Points:
 
 
 def axes(objectives: Objectives) -> tuple[str, str]:
-    """Returns the names of the two metrics over which a front is drawn: the last objective (across) and the first (up).
-
-    A single objective is drawn against trainable parameters.
-    """
+    """Returns the two metrics over which a front is drawn: the last objective (across) and the first (up). A single one has
+    trainable parameters across."""
     names = list(objectives)
     return names[-1] if len(names) > 1 else SIZE, names[0]
 
@@ -207,13 +205,11 @@ def pareto_front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
 
 def pareto_knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
     """Returns the index of the knee: the front point that is farthest beyond the straight line between the front's two ends.
+    None where no point is finite.
 
     Both objectives are scaled so that the front spans 0 to 1 (pass parameters through `log_axes` first); the line joins the
     front's best point in one objective to its best in the other. With fewer than three distinct points on the front, or none
     beyond the line, the answer is the end that is best in the first objective. Ties go to the lower index.
-
-    Returns:
-        An index into `points`, or None where no point is finite.
     """
     costs = _costs(points, directions)
     members = np.flatnonzero(pareto_front(points, directions))

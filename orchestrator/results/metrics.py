@@ -73,7 +73,6 @@ class Column:
     """A column of configurations.
 
     Attributes:
-        better: the better direction of a number.
         digits: the number of digits behind the point, for numbers that are not written by their kind alone.
         place: `front` is in every table; `page` is on the page; `menu` is there if a reader adds it; `objective` is in tables
             only as an objective; `record` is for programs. CSV, `--json` and MLflow have all.

@@ -40,7 +40,6 @@ class Evidence:
     Attributes:
         means, errors: mean scores, and the variances of these means over seeds; UNTRIED without a trial.
         freedom: the degrees of freedom of the variances.
-        seeds: numbers of seeds.
         size: numbers of parameters. A configuration without any is not one of the contenders, which have some.
         luck: variances of the means that no seed shows: by the examples (`orchestrator.results.luck`) and by tuning.
         within: the points behind the best that are enough. Contenders may be so near to the best: a method that learned nothing

@@ -159,12 +159,7 @@ def effective_rows(counts: Sequence[float]) -> float:
 
 def power_lines(plan: Plan, examples: Mapping[str, tuple[int, int]], past: Sequence[State]) -> Iterator[str]:
     """Yields a sentence on how likely a plan has an answer, also with more seeds and rows; none where its data are not here, or
-    there is nothing to compare.
-
-    Args:
-        examples: numbers of training and of scored examples of each task.
-        past: recorded sweeps of the same model.
-    """
+    there is nothing to compare. `examples` are the numbers of training and of scored examples of each task."""
     sweep, members, until = plan.sweep, members_of(plan), bool(plan.sweep.search.until)
     if not examples or len(members) < 2 or sweep.objectives.get("score") != "maximize":
         return

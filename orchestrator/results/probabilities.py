@@ -44,15 +44,8 @@ FAR = 4.0
 
 
 def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
-    """Returns sample variances, each moved towards their common value (Smyth 2004), and their degrees of freedom after that.
-
-    Args:
-        variances: `(n,)`; fewer than three stay as they are.
-        freedom: their degrees of freedom, of all or `(n,)`.
-
-    Returns:
-        The posterior variances of Smyth 2004, equation 3 and section 6.2, `(n,)`; degrees of freedom, at most those of all.
-    """
+    """Returns sample variances `(n,)`, each moved towards their common value (Smyth 2004, equation 3 and section 6.2), and the
+    degrees of freedom after that, at most those of all. Fewer than three stay as they are; `freedom` is of all or `(n,)`."""
     from scipy.optimize import newton
     from scipy.special import digamma, polygamma
 

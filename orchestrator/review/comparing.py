@@ -262,14 +262,8 @@ def worth(line: Prediction) -> float:
 
 
 def differing(first: Sequence[Sequence[Prediction]], second: Sequence[Sequence[Prediction]]) -> list[tuple[int, float]]:
-    """Compares two sides row by row.
-
-    Args:
-        first: the lines of each trial of the first side; all trials have the same rows in the same order.
-
-    Returns:
-        The places of rows that differ, largest difference first: the first side's mean `worth` minus the second's.
-    """
+    """Returns the places of the rows that two sides answer differently, each with the first side's mean `worth` minus the
+    second's, the largest first. Each side has the lines of its trials, and all have the same rows in the same order."""
     if len({tuple((line["row"], line["label"]) for line in lines) for lines in (*first, *second)}) > 1:
         raise ValueError("the trials were scored on different rows")
     means = [[sum(map(worth, row)) / len(row) for row in zip(*side, strict=True)] for side in (first, second)]

@@ -34,11 +34,7 @@ _PLAIN_TAGS = {None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int
 
 
 class _Reader(yaml.SafeLoader):
-    """Composes nodes with a depth limit, turns them into plain data, and notes in `origins` where each path is.
-
-    Args:
-        at: returns the place of a line for people.
-    """
+    """Composes nodes with a depth limit, turns them into plain data, and notes in `origins` where each path is."""
 
     def __init__(self, text: str, at: Callable[[int], str]) -> None:
         self.at = at

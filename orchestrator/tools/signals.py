@@ -36,11 +36,7 @@ BEGUN_AGAIN = "CRAFT_BEGUN_AGAIN"
 
 
 def begin_again(arguments: Sequence[str], stderr: int) -> None:
-    """Replaces this process by `python -P ARGUMENTS`. Its threads end, and with the main one the children that Ray started.
-
-    Args:
-        stderr: the file that the new process writes its errors to.
-    """
+    """Replaces this process by `python -P ARGUMENTS`. Its threads end, and with the main one the children that Ray started."""
     with suppress(OSError):  # stdout may be closed
         os.dup2(report_descriptor(), 1)
     os.dup2(stderr, 2)

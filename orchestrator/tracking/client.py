@@ -274,15 +274,10 @@ def explained(uri: str, what: str, advice: str = "") -> Iterator[None]:
 
 
 def check_store(uri: str, sweep: str, experiment: str | None = None, *, make: bool = False) -> str:
-    """Asks the store at `uri` whether it answers, and takes a write to a sweep's experiment; leaves nothing behind.
+    """Asks the store at `uri` whether it answers, and takes a write to a sweep's experiment; returns what it has of that, in
+    words, and leaves nothing behind. Raises TrackingError where it does not.
 
     A SQLite file need not be there, but must be one. With `make`, a server is asked for an absent or deleted experiment.
-
-    Returns:
-        What it found out of the experiment, for people.
-
-    Raises:
-        TrackingError: the store does not answer, or refuses.
     """
     file = sqlite_file(uri)
     if file is not None:
