@@ -308,7 +308,6 @@ def _published_trace() -> Plain:
 
 
 def _published_details(row: Plain) -> Plain:
-    """Returns the card's lines on a published row."""
     lines = [["model", row["model"]], ["trainable parameters", row["values"].get(SIZE)], ["score", row["values"].get("score")]]
     lines += [["averaged over", f"{row['tasks']} tasks" if row["tasks"] > 1 else "one task"]]
     lines += [["task", row["suite"]], ["protocol", row["protocol"]], ["source", row["source"]]]

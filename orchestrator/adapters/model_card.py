@@ -108,7 +108,6 @@ class Taken:
 
 
 def write_card(adapter: Taken, run: Mapping[str, Any], merged: str | None, answers: Mapping[str, Sequence[Prediction]]) -> None:
-    """Writes the model card, and the page of its mistakes if answers are on record."""
     card, trial = model_card(adapter, run, merged, peft_config(adapter.folder)), adapter.entry.trial
     if wrong := mistakes_page(f"{trial.label}, seed {trial.seed}", answers):
         (adapter.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")

@@ -47,7 +47,6 @@ Form = Literal["adapter", "lora", "merged"]
 
 
 def choose_trials(record: PastSweep, chosen: Pick, to: Path, task: str | None = None, seed: int | None = None) -> list[Taken]:
-    """Returns the trials of a configuration to take, one for each task."""
     tasks = record.sweep.task_names
     if task is not None and task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', task, tasks)}")

@@ -149,7 +149,6 @@ class Driver:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is anything to run, or may be."""
         self._ask()
         return bool(self.queue.running or self.queue.waiting(self.state)) or self.strategy.is_open(self.state)
 

@@ -69,7 +69,6 @@ class Plan:
 
     @cached_property
     def trained(self) -> list[Configuration]:
-        """Its configurations that are trained, not cut."""
         return [configuration for configuration in self.configurations if configuration.source is None]
 
     @property

@@ -126,7 +126,6 @@ class Planner:
         return None
 
     def _check_sizes(self, trained: Configuration, sizes: Sequence[Configuration]) -> None:
-        """Raises SweepError if the adapters of a configuration cannot be cut to these sizes."""
         if not sizes or self.counter is not None:
             return
         from craft.trainer.counting import check_sizes

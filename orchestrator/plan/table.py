@@ -200,7 +200,6 @@ def gpu_lines(plan: Plan, gpus: Sequence[Gpu], counts: Sequence[float] = ()) -> 
 
 
 def idle_line(gpus: float) -> Line:
-    """Returns the line where no trial asks for a GPU and there are some."""
     return Line("GPUs", f"{gpus:g}, all idle: resources.gpu is 0", True)
 
 

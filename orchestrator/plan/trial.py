@@ -76,7 +76,6 @@ class Trial:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is cut from the adapter of a training, and not trained."""
         return self.why.reason == "cut"
 
     @property

@@ -59,7 +59,6 @@ def contradictions(recorded: Sweep, sweep: Sweep) -> list[str]:
 
 
 def recorded_sweep(folder: Path) -> Sweep | None:
-    """Returns the sweep of the effective file in `folder`; None if there is none."""
     stored = SweepFolder(folder).effective
     if not stored.exists():
         return None
@@ -79,7 +78,6 @@ def check_resume(folder: Path, sweep: Sweep, recorded: Sweep | None = None) -> N
 
 
 def check_name(folder: Path, state: State, name: str | None = None) -> None:
-    """Checks that the log in a sweep's folder is the sweep's."""
     if name is None:
         effective = SweepFolder(folder).effective
         lines = effective.read_text(encoding="utf-8").splitlines() if effective.is_file() else []
@@ -90,7 +88,6 @@ def check_name(folder: Path, state: State, name: str | None = None) -> None:
 
 
 def check_begun(sweep: Sweep, problem: str, advice: str) -> None:
-    """Checks that the sweep's folder holds something of it."""
     folder = SweepFolder(sweep.folder.absolute())
     if not (folder.effective.exists() or folder.record.exists()):
         storage = folder.path.parent

@@ -63,7 +63,6 @@ class Entry:
 
     @property
     def finished(self) -> TrialResult | None:
-        """Its result, if it finished."""
         return self.result if self.result is not None and self.result.status == "finished" else None
 
     @property
@@ -193,11 +192,9 @@ class State:
         return [entry for entry in self.entries.values() if entry.phase == phase]
 
     def unfinished(self, keys: Iterable[str]) -> list[str]:
-        """Returns those of `keys` whose trials have not ended, in their order."""
         return [key for key in keys if not self.entries[key].ended]
 
     def judged_by(self, rule: Enough) -> State:
-        """Returns the state with another `enough` in its sweep file."""
         assert self.started is not None, "no session has begun"
         file = self.started.sweep | {"enough": rule.model_dump(mode="json")}
         return replace(self, started=replace(self.started, sweep=file))

@@ -117,12 +117,10 @@ class Answer:
 
 
 def answer_of(state: State) -> tuple[list[Summary], Answer]:
-    """Returns the judged configurations of a sweep, and its answer."""
     return (summaries := judge_state(state)), find_answer(summaries, state)
 
 
 def find_answer(summaries: Sequence[Summary], state: State) -> Answer:
-    """Returns the answer over judged configurations."""
     reply, rule = _find(summaries, state), state.sweep.enough
     label = next((full_label(row) for row in summaries if row.configuration == reply.configuration), "")
     return replace(reply, label=label, within=rule.within, sure=rule.sure)

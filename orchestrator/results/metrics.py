@@ -316,7 +316,6 @@ def label_of(name: str, metric: str = "") -> str:
 
 
 def heading(label: str) -> str:
-    """Returns the label as the head of a column: its first letter is a capital."""
     return label[:1].upper() + label[1:]
 
 

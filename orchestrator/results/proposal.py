@@ -34,7 +34,6 @@ PASSES = 3
 
 
 def describe_step(step: Step, complete: Sequence[Summary], state: State) -> str:
-    """Returns a step as a sentence's beginning, with its time."""
     settings = settings_of(step, complete, state)
     trainings = trainings_of(settings, state.sweep, step.trainings)
     time = describe_price(step.seconds * trainings / step.trainings / state.pace)
@@ -124,7 +123,6 @@ def _can_plan(document: str, place: int, key: str) -> bool:
 
 
 def more_seeds(sweep: Sweep, count: int) -> Settings:
-    """Returns the settings that add so many seeds of all configurations."""
     rule = sweep.replication
     reported, key = sweep.reported_seeds, "replication.seeds" if rule is not None and not sweep.compare else "seeds"
     used = {*sweep.seeds, *reported, *(rule.seeds if rule is not None else ())}

@@ -61,7 +61,6 @@ class Verdict:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The metrics of the sweep's run."""
         assert self.end.ended is not None
         counts = count_phases(self.end.trainings)
         numbers = {f"trials_{name}": counts[status] for name, status in ENDINGS.items()}
@@ -238,7 +237,6 @@ def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:
 
 
 def describe_configuration(key: str, numbers: Mapping[str, float], error: str, sweep: str, uri: str) -> str:
-    """Returns a configuration's score, and the command that takes its adapter."""
     lines = [paragraphs(error)] if error else []
     if "score" in numbers:
         store = f" --tracking-uri {shlex.quote(uri)}" if redact(uri) == uri else ""

@@ -63,7 +63,6 @@ def sweep_seconds_left(state: State, now: float, outlooks: Outlooks) -> float | 
 
 
 def _share(report: Evaluation | None) -> float:
-    """Returns how much of its training a trial had done at its last evaluation."""
     return report.step / report.total_steps if report and report.total_steps else 0.0
 
 

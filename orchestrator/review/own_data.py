@@ -32,7 +32,6 @@ _SAMPLE, _MOST_ROWS = 1000, 50_000
 
 
 def unread_columns(settings: CustomTask) -> tuple[str, ...]:
-    """Returns the columns of the training file that the task does not use."""
     options = chats.OPTIONS if settings.messages else ()
     used = {*settings.text, settings.label, *settings.prompt, settings.response, settings.messages, *options}
     return tuple(name for name in usable_rows(settings, settings.train).columns if name not in used)

@@ -184,7 +184,6 @@ class Progress(Report):
 
     @property
     def times(self) -> list[str]:
-        """The time that has passed, and what is left."""
         passed, left, budget = self.seconds_passed, self.seconds_left, self.budget.seconds_left
         parts = [] if passed is None else [f"{format_duration(passed)} passed"]
         parts += [] if left is None else [f"about {format_duration(left)} left"]
@@ -192,7 +191,6 @@ class Progress(Report):
 
     @property
     def failures(self) -> list[str]:
-        """The first failures with their reasons, and how many more there are."""
         more = len(self.failed) - FAILURES_SHOWN
         lines = [failure.line for failure in self.failed[:FAILURES_SHOWN]]
         return lines + ([f"failed: {more} more"] if more > 0 else [])
@@ -230,7 +228,6 @@ class Progress(Report):
 
 
 def read_status(folder: Path) -> Progress:
-    """Returns how far the sweep in a folder is at this moment, with its answer."""
     state = read_state(SweepFolder(folder).record)
     check_name(folder, state)
     return progress_of(state, folder, holder_of(folder.absolute()), time.time())

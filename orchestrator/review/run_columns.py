@@ -119,7 +119,6 @@ class RunColumn:
 
     @property
     def is_setting(self) -> bool:
-        """Whether its name says that it is a setting."""
         return any(f"_{self.last}".endswith(f"_{word}") for word in terms.SETTINGS) and not self.measured
 
     @property
@@ -181,7 +180,6 @@ class RunColumns:
         self.left_out |= {column.name: why for column in columns}
 
     def named(self, said: str | None) -> list[RunColumn]:
-        """Returns the columns that an option names."""
         names = [] if said is None else [said] if said in self.every else next(csv.reader([said], skipinitialspace=True))
         if unknown := [name for name in names if name not in self.every]:
             raise DataError(f"there is no column {unknown[0]!r}; the columns are: {', '.join(self.every)}")
@@ -207,7 +205,6 @@ class RunColumns:
 
     @property
     def sentences(self) -> list[str]:
-        """How each column was read, for people."""
         names = {part: ", ".join(column.name for column in self.parts[part]) for part in (*terms.PARTS, "settings")}
         names["score"] += f", {'less' if self.minimize else 'more'} is better"
         names["size"] = names["size"] or "none, so the best is looked for and not the smallest that is enough"

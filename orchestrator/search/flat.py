@@ -34,7 +34,6 @@ from orchestrator.sweepfile.space.dimensions import (
 
 
 def title_of(block: Block) -> str:
-    """Returns the name of a block among the others."""
     return f"{block.index} {block.method}"
 
 

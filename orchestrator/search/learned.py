@@ -109,11 +109,9 @@ class Learned(Strategy):
         return [configuration for judged in self._drawn(state).values() for configuration in judged.family]
 
     def wanted(self, state: State) -> list[PlannedTrial]:
-        """Returns the trials of these, in the order of the draws."""
         return [trial for judged in self._drawn(state).values() for trial in judged.trials]
 
     def is_open(self, state: State) -> bool:
-        """Returns whether more may be drawn."""
         return len(self._drawn(state)) < self._plan.wanted and not self._is_used_up(state)
 
     def draw(self, state: State) -> list[Event]:

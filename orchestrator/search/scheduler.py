@@ -106,7 +106,6 @@ class Promotion:
         return rung is None or configuration in rung.ready(self.factor)
 
     def promote(self, configuration: str) -> None:
-        """Lets the configuration continue from its rung."""
         if configuration in self._standing:
             self._standing.pop(configuration).promoted.add(configuration)
 

@@ -63,7 +63,6 @@ def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
 
 
 def make_strategy(plan: Plan) -> Strategy:
-    """Returns the strategy of a plan's sweep file."""
     first: Strategy = resolve_name(plan.sweep.search.row.make)(plan)
     tuning = [tune_then_measure] if plan.sweep.tunes else []
     return Staged(first, plan, [*tuning, until_answered if plan.sweep.search.until else added])

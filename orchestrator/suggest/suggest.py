@@ -243,7 +243,6 @@ class Suggestion:
 
     @cached_property
     def work(self) -> Mapping[YamlPath, Work]:
-        """The work of each method block."""
         return count_work(self.plan)
 
     @property

@@ -55,7 +55,6 @@ def sweep_schema() -> Schema:
 
 
 def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
-    """Returns the schema of each parameter of a method, by its canonical name."""
     properties: dict[str, Schema] = _without_titles(model.model_json_schema())["properties"]
     return properties
 

@@ -162,7 +162,6 @@ class SearchSettings(Settings):
 
     @property
     def row(self) -> SearcherRow:
-        """The row of SEARCHERS for this algorithm."""
         return SEARCHERS[self.algorithm]
 
 

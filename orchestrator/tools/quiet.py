@@ -140,7 +140,6 @@ def write_report(text: str, end: str = "\n") -> None:
 
 
 def has_reported() -> bool:
-    """Returns whether the report to which stdout is left has been written."""
     return _reported
 
 

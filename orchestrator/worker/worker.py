@@ -85,7 +85,6 @@ def _prevented(key: str, why: str) -> dict[str, Any]:
 
 
 def _process_age() -> float:
-    """Returns the seconds since this process was started."""
     import psutil
 
     return time.time() - float(psutil.Process().create_time())
