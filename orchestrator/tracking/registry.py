@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.record.manifest import versions
 from orchestrator.tools.secrets import redact
 from orchestrator.tracking.artifacts import digest_of, files_in
-from orchestrator.tracking.client import has_server, quiet_mlflow
+from orchestrator.tracking.client import has_server, open_store
 from orchestrator.tracking.reader import StoreReader
 from orchestrator.tracking.store import cut
 
@@ -69,11 +69,9 @@ class Candidate:
 
 def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
     """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store."""
-    quiet_mlflow()
-    from mlflow import MlflowClient
+    client, name = open_store(uri), candidate.name
     from mlflow.exceptions import MlflowException
 
-    client, name = MlflowClient(tracking_uri=uri, registry_uri=uri), candidate.name
     files = files_in(candidate.folder)
     digest = digest_of({name: file for name, file in files.items() if file.name not in ("README.md", "manifest.json")})
     try:
@@ -82,7 +80,9 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        existing = _find_version(client, name, digest)
+        quoted = name.replace("'", "''")
+        present = client.search_model_versions(f"name = '{quoted}'")
+        existing = next((str(version.version) for version in present if version.tags.get(DIGEST_TAG) == digest), None)
         number = existing or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
         versions = {alias: str(version) for alias, version in (client.get_registered_model(name).aliases or {}).items()}
         moved = {alias: versions[alias] for alias in candidate.aliases if versions.get(alias, number) != number}
@@ -92,12 +92,6 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
     except MlflowException as error:
         raise ValueError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
     return Registered(number, moved, new=existing is None)
-
-
-def _find_version(client: MlflowClient, name: str, digest: str) -> str | None:
-    quoted = name.replace("'", "''")
-    present = client.search_model_versions(f"name = '{quoted}'")
-    return next((str(version.version) for version in present if version.tags.get(DIGEST_TAG) == digest), None)
 
 
 def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
