@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.ways import Gpu
     from orchestrator.record.options import Options
     from orchestrator.sweepfile.resources import Resources
+    from orchestrator.sweepfile.sweep import Sweep
 
 KEPT_CHECKPOINTS = 2
 STEP_ROWS, STEP_SECONDS = 8, 600.0
@@ -96,11 +97,7 @@ def diagnose(plan: Plan, options: Options, machines: int | None = None) -> Itera
         machines: how many machines the cluster must have; it never grows then.
     """
     storage, address = options.remote or str(Path(plan.sweep.storage).absolute()), options.address
-    sweep, uri = plan.sweep, store_of(options, plan.sweep)
-    try:
-        yield Finding("good", "tracking", f"{redact(uri)} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
-    except TrackingError as error:
-        yield Finding("bad", "tracking", str(error))
+    yield from _tracking(store_of(options, plan.sweep), plan.sweep)
     subject = "storage"
     try:
         check_writable(storage)
@@ -140,6 +137,13 @@ def _on_cluster(plan: Plan, storage: str, shared: Shared, address: str | None, m
         steps = list(_together(plan, shared, several))
         counts = [machine.get("GPU", 0) for machine in cluster.machines]
     yield from [*found, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]
+
+
+def _tracking(uri: str, sweep: Sweep) -> Iterator[Finding]:
+    try:
+        yield Finding("good", "tracking", f"{redact(uri)} {check_store(uri, sweep.name, sweep.tracking.experiment)}")
+    except TrackingError as error:
+        yield Finding("bad", "tracking", str(error))
 
 
 def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iterator[Finding]:
