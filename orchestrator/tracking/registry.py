@@ -80,8 +80,8 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        quoted = name.replace("'", "''")
-        present = client.search_model_versions(f"name = '{quoted}'")
+        mark = '"' if "'" in name else "'"  # MLflow's filter has no escape
+        present = client.search_model_versions(f"name = {mark}{name}{mark}")
         existing = next((str(version.version) for version in present if version.tags.get(DIGEST_TAG) == digest), None)
         number = existing or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
         versions = {alias: str(version) for alias, version in (client.get_registered_model(name).aliases or {}).items()}
