@@ -31,6 +31,8 @@ from tests.orchestrator.stand_in import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
+SHELF = "anna's shelf"
+
 
 def take(sweep: SmallSweep, *flags: str) -> None:
     assert main(["take", str(sweep.folder), "--register", "mood", *flags]) == 0
@@ -81,20 +83,20 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
     before = {place: run.info.end_time for place, run in runs(small_sweep.uri, "small").items()}
     record = read_folder(small_sweep.folder)
     for configuration in record.summaries:
-        flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", "shelf", "--json"]
+        flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", SHELF, "--json"]
         for _ in range(2):  # the same folder again is the same version
             report = cli("take", str(small_sweep.folder), *flags).report
             (adapter,) = report["adapters"]
             assert (adapter["path"], adapter["load"]) == (None, [])
-            assert "shelf" in report["registered"][0]
-    versions = {one.tags["craft.configuration"]: one for one in client.search_model_versions("name = 'shelf'")}
-    assert len(client.search_model_versions("name = 'shelf'")) == len(record.summaries) == len(versions)
+            assert SHELF in report["registered"][0]
+    versions = {one.tags["craft.configuration"]: one for one in client.search_model_versions(f'name = "{SHELF}"')}
+    assert len(client.search_model_versions(f'name = "{SHELF}"')) == len(record.summaries) == len(versions)
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
-    champion = client.get_model_version_by_alias("shelf", "champion")
+    champion = client.get_model_version_by_alias(SHELF, "champion")
     assert champion.tags["craft.configuration"] == best.configuration
     assert champion.description.startswith(f"**score {best.score.mean:.2f}** (")
     assert f"# {best.label} on toy/sentiment" in champion.description, "the model card"
-    near = {alias for one in versions.values() for alias in client.get_model_version("shelf", one.version).aliases}
+    near = {alias for one in versions.values() for alias in client.get_model_version(SHELF, one.version).aliases}
     assert ("enough" in near) == any(one.enough for one in record.summaries)
     folder = Path(champion.source.removeprefix("file://"))
     flavor = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]["python_function"]
