@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import MISSING, fields
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from craft import TUNERS
-from craft.methods.method import BuildContext, Layers, Method, is_meta, layers_field, refuse_olora
+from craft.methods.method import BuildContext, Layers, Method, is_meta, layers_field, make_peft_model, refuse_olora
 from craft.settings import Projections, Settings
 from craft.words import nearest
 
@@ -272,11 +272,8 @@ def put_on(model: nn.Module, peft_type: str, config: Callable[[], Any]) -> nn.Mo
 
 
 def _put(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
-    import peft
-
-    put: Any = peft.get_peft_model
     try:
-        return cast("nn.Module", put(model, config))
+        return make_peft_model(model, config)
     except (TypeError, KeyError, AttributeError, AssertionError, IndexError, ImportError, ZeroDivisionError) as error:
         raise ValueError(f"PEFT cannot put {peft_type} on this model: {type(error).__name__}: {error}") from error
 

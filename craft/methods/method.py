@@ -209,8 +209,22 @@ def attach(model: nn.Module, context: BuildContext, kind: str, parameters: Proje
     # PEFT itself trains heads of the names `classifier` and `score` alone.
     trained = [*head_names(model), *settings.pop("modules_to_save", ())] or None
     config = {"peft_type": kind, "task_type": context.task_type, "target_modules": targets, "modules_to_save": trained}
+    return make_peft_model(model, peft.get_peft_config(config | settings))
+
+
+_PAST_HOOKS = ("ADALORA", "ADAPTION_PROMPT")
+"""PEFT's types whose tuner calls the base's `forward` and not the base, which leaves out its hooks: autocast and FSDP's."""
+
+
+def make_peft_model(model: nn.Module, config: Any) -> nn.Module:
+    """Returns PEFT's model of `model` with the adapter of a configuration, which calls `model` with its hooks."""
+    import peft
+
     put: Any = peft.get_peft_model
-    return put(model, peft.get_peft_config(config | settings))
+    adapted = put(model, config)
+    if str(config.peft_type).removeprefix("PeftType.") in _PAST_HOOKS:
+        object.__setattr__(adapted.base_model, "forward", model.__call__)  # an attribute, not a submodule
+    return adapted
 
 
 def attaches(

@@ -130,10 +130,6 @@ def checkpoint_activations(model: Any) -> None:
     enable({"use_reentrant": False})
 
 
-_PAST_HOOKS = ("ADALORA", "ADAPTION_PROMPT")
-"""PEFT's types whose tuner calls the base's `forward` and not the base, which leaves out the hooks that gather weights."""
-
-
 def shard(model: Any, device: torch.device, group: Group) -> None:
     """Puts a model with a method on it into parts on `device`, layer by layer, so that no device ever holds all of it."""
     if group.way == "shard" and group.count > 1:
@@ -164,8 +160,6 @@ def put_in_parts(model: Any, device: torch.device, count: int) -> None:
         assert isinstance(module, FSDPModule)
         module.set_gradient_divide_factor(1.0)  # a step's loss is divided by the items of all processes
         module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale in a sum
-    if isinstance(model, PeftModel) and str(model.peft_type).removeprefix("PeftType.") in _PAST_HOOKS:
-        object.__setattr__(model.base_model, "forward", base.__call__)  # an attribute, not a submodule
 
 
 def _layers(base: nn.Module) -> list[nn.Module]:

@@ -20,6 +20,7 @@ from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models import Base
 from craft.models.loading import TASK_TYPES, head_names, is_head, load_model, trained_weights
+from craft.models.projections import linear_modules
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
@@ -240,6 +241,18 @@ def test_its_words_are_understood(row: str) -> None:
     assert method.parameters.model_validate(parameters.model_dump(mode="json")) == parameters
     with pytest.raises(ValueError, match="no_such"):
         method.parameters.model_validate({"no_such": 1})
+
+
+@pytest.mark.parametrize("name", marked(SUBJECTS))
+def test_its_base_computes_in_the_format_of_the_precision(name: str, tiny_bert: str, tiny_llama: str) -> None:
+    """Seen at the first product of an MLP, which few methods adapt."""
+    case, spec = SUBJECTS[name], spec_of(name, tiny_bert, tiny_llama)
+    base: Any = load_model(Base(spec.model, case.kind, () if case.words else LABELS, precision="bf16-mixed"))
+    formats = list[torch.dtype]()
+    first = next(path for path in linear_modules(base) if path.endswith(("intermediate.dense", "up_proj")))
+    base.get_submodule(first).register_forward_hook(lambda _module, _inputs, output: formats.append(output.dtype))
+    build(spec, case, base)(input_ids=TEXTS)
+    assert formats == [torch.bfloat16]
 
 
 PLACED = [name for name, row in METHODS.items() if "layers" in row.parameters.model_fields and name in SUBJECTS]
