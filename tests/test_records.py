@@ -16,9 +16,7 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.results.metrics import P_ENOUGH
 from orchestrator.results.posterior import DRAWS
-from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from tests.benchmarks import (
     audited,
     begun,
@@ -38,6 +36,8 @@ from tests.benchmarks.trials import read_trials
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
+TWELVE = [RECORDS / f"{name}.csv" for name in enough.FAIR]
+"""Twelve methods on SST-2, STS-B and QQP."""
 CRAFT_PAGE, FRONTS = ROOT / "docs/craft.md", MEASUREMENTS / "fronts.md"
 
 
@@ -75,15 +75,15 @@ def test_where_craft_is_on_the_front() -> None:
 
 
 def test_the_front_of_twelve_methods() -> None:
-    record, page = RECORDS / "fair-sst2.csv", FRONTS.read_text()
-    summaries = recorded_front.summaries_of(record)
-    assert recorded_front.front(summaries) in page
-    ends = "for 3 the best value is the lowest or highest tried"
-    assert ends in markdown(summaries, DEFAULT_OBJECTIVES)
-    assert ends in " ".join(page.split())
-    (least, most) = _cells(tuned.gains(pd.read_csv(record)))
-    assert f"beats the head alone, by {least[1]} to {most[1]} points" in page
-    trials = {str(summary.tuning.trials) for summary in summaries if summary.method != "head"}
+    page, fronts = FRONTS.read_text(), [recorded_front.summaries_of(record) for record in TWELVE]
+    assert recorded_front.side_by_side(fronts) in page
+    prose = " ".join(page.split())
+    gains = [_cells(tuned.gains(pd.read_csv(record))) for record in TWELVE]
+    sst2, stsb, qqp = (f"{least[1]} to {most[1]}" for least, most in gains)
+    assert f"beats the head alone, by {sst2} points on SST-2, {stsb} on STS-B and {qqp} on QQP" in prose
+    at_end = [sum(bool(row.tuning.at_end) for row in front) for front in fronts]
+    assert "for {}, {} and {} configurations the best value is the lowest or highest tried".format(*at_end) in prose
+    trials = {str(row.tuning.trials) for front in fronts for row in front if row.method != "head"}
     assert trials <= {"3", "4"}, "the search begins next to a method's own rate"
 
 
@@ -126,13 +126,12 @@ def test_the_papers_setting() -> None:
 
 
 def test_the_choice_of_a_rate() -> None:
-    record = RECORDS / "fair-sst2.csv"
-    trials, page = pd.read_csv(record), " ".join((MEASUREMENTS / "trust.md").read_text().split())
-    (chosen_rates, best_rates) = (row[1] for row in _cells(tuned.hindsight(trials)))
+    page = " ".join((MEASUREMENTS / "trust.md").read_text().split())
+    means = [[row[1] for row in _cells(tuned.hindsight(pd.read_csv(record)))] for record in TWELVE]
+    chosen_rates, best_rates = ("{} on SST-2, {} on STS-B and {} on QQP".format(*scores) for scores in zip(*means, strict=True))
     assert f"the tuning seed has {chosen_rates}, at the best of those tried, in hindsight, {best_rates}." in page
-    fronts = [recorded_front.summaries_of(RECORDS / f"{name}.csv") for name in ("fair-sst2", "fair")]
-    many, few = map(recorded_front.mean_luck, fronts)
-    assert f"by {many:.2f} points in the mean ({few:.2f} with 300 rows" in page
+    luck = [recorded_front.mean_luck(recorded_front.summaries_of(record)) for record in (*TWELVE, RECORDS / "fair.csv")]
+    assert "by {:.2f}, {:.2f} and {:.2f} points in the mean ({:.2f} with 300 rows".format(*luck) in page
 
 
 def test_the_rates_at_which_methods_begin() -> None:

@@ -86,7 +86,7 @@ class _Tried:
         places: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries_of(trials, state):
             places.setdefault((entry.trial.configuration, entry.trial.task), []).append(entry)
-        self._tried = {place: _tried(entries) for place, entries in places.items()}
+        self._tried = {place: read_tried(entries) for place, entries in places.items()}
 
     def more_rates(self, with_cuts: Mapping[str, Sequence[Configuration]]) -> list[PlannedTrial]:
         """Returns the trials of candidates that are needed by what is known, and were not run."""
@@ -167,7 +167,7 @@ class _Tried:
         ]
 
 
-def _tried(entries: Sequence[Entry]) -> Tried:
+def read_tried(entries: Sequence[Entry]) -> Tried:
     """Returns what a candidate has on a task, by its trials with the seeds that tune; a failure unless all finished."""
     results = [entry.finished for entry in entries if entry.finished is not None]
     scores = [result.metrics.get(SEARCH_SCORE, math.nan) for result in results]

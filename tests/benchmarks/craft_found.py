@@ -11,15 +11,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 
+from craft.methods import METHODS
 from orchestrator.record.state import Entry
-from orchestrator.results.metrics import P_FRONT, SIZE, full_label
+from orchestrator.results.metrics import P_FRONT, SIZE
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import ranked, short_task
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
-from tests.benchmarks.enough import judged
+from tests.benchmarks.enough import FAIR, judged
 
 SWEEPS = {
-    "fair-sst2": "MiniLM",
+    **dict.fromkeys(FAIR, "MiniLM"),
     "rows-1000": "MiniLM",
     "rows-4000": "MiniLM",
     "sizes": "MiniLM",
@@ -49,9 +50,13 @@ def _line(model: str, task: str, entries: Sequence[Entry], summaries: Sequence[S
         f"{model}, {short_task(task)}, {rows:,}, {max(summary.score.n for summary in summaries)}",
         _list(_sized(summary) for summary in craft if summary.on_front),
         _list(f"{summary.value(SIZE):,.0f}" for summary in craft if not summary.on_front),
-        _list(f"{full_label(summary)}: {summary.value(SIZE):,.0f}" for summary in not_craft),
+        _list(f"{_name(summary)} {summary.value(SIZE):,.0f}" for summary in not_craft),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _name(summary: Summary) -> str:
+    return METHODS[summary.method].title if summary.method in METHODS else summary.method
 
 
 def _sized(summary: Summary) -> str:

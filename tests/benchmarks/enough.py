@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.plan.tuning import Tried, best_of
+from orchestrator.plan.tuning import best_of
 from orchestrator.record.state import Entry
 from orchestrator.results import posterior
 from orchestrator.results.front import SEEDS, above_guessing, mark_front
@@ -32,11 +32,13 @@ from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.search.stages import read_tried
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.trials import read_trials
 
 RECORDS = Path(__file__).parents[2] / "docs/measurements/records"
-SWEEPS = ("fair-sst2", "rows-1000", "rows-4000", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
+FAIR = ("fair-sst2", "fair-stsb", "fair-qqp")
+SWEEPS = (*FAIR, "rows-1000", "rows-4000", "paper", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
 """Records of the table, in its order."""
 WITHIN, SURE = Enough().within, Enough().sure
 DRAWS = 20_000
@@ -109,12 +111,8 @@ def is_tuned_by_own_score(row: Summary, entries: Sequence[Entry]) -> bool:
     group = row.trained
     candidates = [entry for entry in entries if entry.trial.group == group and entry.trial.parameters.get("cut_to") == size]
     rates = sorted({float(entry.trial.parameters[RATE]) for entry in candidates})
-    tried = {
-        rates.index(float(entry.trial.parameters[RATE])): Tried(metrics["search_score"], metrics["search_loss"])
-        for entry in candidates
-        if (metrics := entry.result.metrics if entry.result else {})
-    }
-    place = best_of(tried)
+    by_rate = [[entry for entry in candidates if float(entry.trial.parameters[RATE]) == rate] for rate in rates]
+    place = best_of({place: read_tried(tried) for place, tried in enumerate(by_rate)})
     return place is None or rates[place] == float(row.parameters[RATE])
 
 

@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.recorded_front docs/measurements/records/fair-sst2.csv
 
+Of several records, each of one task, the table has a column for each: the mean score, P(enough) in parentheses and the marks.
 Configurations that ran with fewer seeds than others, only to choose a learning rate, are left out. A record without the fact
 `metric` has the first metric of each task. Under the table of a tuned sweep is by how much the luck of choosing a rate moves a
 configuration in the mean, which `orchestrator.results.tuning` has in every interval and probability.
@@ -20,9 +21,9 @@ from craft.results import METRIC
 from craft.settings import DataSettings
 from craft.tasks import find_task
 from orchestrator.results.front import mark_front
-from orchestrator.results.metrics import NORMALIZED, P_FRONT
+from orchestrator.results.metrics import NORMALIZED, P_ENOUGH, P_FRONT, SIZE, full_label
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.review.front_tables import front_columns, ranked
+from orchestrator.review.front_tables import front_columns, ranked, short_task
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
 from orchestrator.tools.markup import plain
@@ -33,9 +34,9 @@ LEFT_OUT = (NORMALIZED, P_FRONT, "trials", "tuning")
 
 
 @cache
-def summaries_of(*records: Path) -> tuple[Summary, ...]:
+def summaries_of(record: Path) -> tuple[Summary, ...]:
     """The configurations that ran with all seeds, with their marks."""
-    read = [entry for path in records for entry in (read_trials(path) if path.suffix == ".csv" else read_folder(path).entries)]
+    read = read_trials(record) if record.suffix == ".csv" else read_folder(record).entries
     entries = [
         replace(
             entry,
@@ -58,6 +59,21 @@ def front(summaries: Sequence[Summary]) -> str:
     return "\n".join("| " + " | ".join(map(plain, row)) + " |" for row in cells)
 
 
+def side_by_side(fronts: Sequence[Sequence[Summary]]) -> str:
+    """Returns the table of several tasks, in the order of the first; sizes, also those of cuts, are the first one's."""
+    by_label = [{row.label: row for row in front} for front in fronts]
+    lines = [["configuration", *(short_task(*front[0].tasks) for front in fronts), "parameters"], ["---"] * (len(fronts) + 2)]
+    for row in ranked(fronts[0], DEFAULT_OBJECTIVES):
+        cells = (_cell(rows[row.label]) for rows in by_label)
+        lines.append([plain(full_label(row)), *cells, f"{row.value(SIZE):,.0f}"])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _cell(row: Summary) -> str:
+    marks = ("●" if row.on_front else "") + ("✓" if row.enough else "")
+    return f"{row.score.mean:.2f} ({row.counts[P_ENOUGH]:.2f}) {marks}".strip()
+
+
 def mean_luck(summaries: Sequence[Summary]) -> float:
     """Returns the mean of the luck of the choices, in points; 0 if nothing was tuned."""
     return fmean([row.tuning.luck**0.5 for row in summaries if row.tuning.tuned] or [0.0])
@@ -66,9 +82,9 @@ def mean_luck(summaries: Sequence[Summary]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="a sweep's folder, or a CSV file of its trials")
-    summaries = summaries_of(*parser.parse_args().records)
-    print(front(summaries))
-    if luck := mean_luck(summaries):
+    fronts = [summaries_of(record) for record in parser.parse_args().records]
+    print(side_by_side(fronts) if fronts[1:] else front(fronts[0]))
+    for luck in filter(None, map(mean_luck, fronts)):
         print(f"\nluck of the choice: {luck:.2f} points in the mean")
 
 
