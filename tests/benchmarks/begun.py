@@ -46,13 +46,14 @@ def trainings(entries: Iterable[Entry]) -> pd.DataFrame:
 
 
 def _loss(table: pd.DataFrame, choose: Choice) -> pd.Series:
-    """Returns the loss of a rule by task and method, the mean over the seeds by which it chooses."""
+    """Returns the loss of a rule by task and method, the mean over the seeds of the task by which it chooses."""
     losses = []
     for seed in sorted(table.seed.unique()):
         means = table[table.seed != seed].groupby(["task", "method", "place"]).score.mean().unstack()
-        places = choose(table[table.seed == seed].set_index(["task", "method", "place"]), means)
-        losses.append(means.max(axis=1) - pd.Series([means.loc[key, places[key]] for key in means.index], means.index))
-    return sum(losses) / len(losses)
+        tuning = table[table.seed == seed].set_index(["task", "method", "place"])
+        places, tuned = choose(tuning, means), tuning.index.droplevel("place").unique()
+        losses.append(means.max(axis=1)[tuned] - pd.Series([means.loc[key, places[key]] for key in tuned], tuned))
+    return pd.concat(losses).groupby(level=["task", "method"]).mean()
 
 
 def _place(place: int) -> Choice:

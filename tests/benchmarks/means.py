@@ -1,4 +1,4 @@
-r"""Means over seeds of what a recorded sweep measured, with the lowest and the highest, a row for each configuration.
+r"""Means over seeds of what a recorded sweep measured, a row for each configuration.
 
     python -m tests.benchmarks.means docs/measurements/records/smollm2-commonsense.csv \
       score accuracy_piqa accuracy_arc_easy accuracy_openbookqa forgetting
@@ -35,14 +35,12 @@ def means(trials: pd.DataFrame, metrics: Sequence[str] = ()) -> Iterable[str]:
     yield "| --- | --- |" + " --- |" * len(names)
     groups = [rows for _, rows in trials.groupby("configuration")]
     for rows in sorted(groups, key=lambda rows: rows[PARAMETERS].max()):
-        cells = [_spread(rows[rows.task == task][f"metric.{metric}"], metric) for task, metric in columns]
+        cells = [_mean(rows[rows.task == task][f"metric.{metric}"], metric) for task, metric in columns]
         yield f"| {rows.label.iloc[0]} | {rows[PARAMETERS].max():,} | {' | '.join(cells)} |"
 
 
-def _spread(values: pd.Series, metric: str) -> str:
-    digits = 1 if values.abs().max() >= 1 or metric == "score" else 3
-    mean, low, high = (f"{value:.{digits}f}" for value in (values.mean(), values.min(), values.max()))
-    return mean if low == high else f"{mean} ({low} to {high})"
+def _mean(values: pd.Series, metric: str) -> str:
+    return f"{values.mean():.{1 if values.abs().max() >= 1 or metric == 'score' else 3}f}"
 
 
 if __name__ == "__main__":
