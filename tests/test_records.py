@@ -135,7 +135,9 @@ def test_the_choice_of_a_rate() -> None:
 
 
 def test_the_rates_at_which_methods_begin() -> None:
-    entries = [entry for task in ("trec", "ratings") for entry in read_trials(RECORDS / f"starting-{task}.csv")]
+    entries = [
+        entry for task in ("trec", "ratings", "sick", "films") for entry in read_trials(RECORDS / f"starting-{task}.csv")
+    ]
     page = (MEASUREMENTS / "trust.md").read_text()
     assert "\n".join(begun.table_of(begun.trainings(entries))) in page
 

@@ -88,8 +88,9 @@ def interval(values: pd.Series) -> tuple[float, float]:
     """Returns the 95 % interval of the mean over tasks and methods, both drawn again."""
     grid, draw = values.unstack().to_numpy(), np.random.default_rng(0)
     tasks, methods = (draw.integers(size, size=(DRAWS, size)) for size in grid.shape)
-    means = np.nanmean(grid[tasks[:, :, None], methods[:, None, :]], axis=(1, 2))
-    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+    drawn = np.ma.masked_invalid(grid[tasks[:, :, None], methods[:, None, :]])  # not each method ran on each task
+    low, high = np.quantile(drawn.mean(axis=(1, 2)).compressed(), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def table_of(trained: pd.DataFrame) -> Iterable[str]:
