@@ -305,9 +305,9 @@ def _cut(run: Run, size: int) -> RunResult | RunFailed:
 
     Returns why the cut failed if it did: that says nothing against the adapter and its other sizes.
     """
-    began, place, whole = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.directory / "adapter"
+    began, place, adapter = time.perf_counter(), run.directory / CUTS_FOLDER / str(size), run.directory / "adapter"
     place.mkdir(parents=True)
-    smaller = current().ask_first(lambda: cuts.cut(whole, f"{BUDGET}{size}", RECOVERY))
+    smaller = current().ask_first(lambda: cuts.cut(adapter, f"{BUDGET}{size}", RECOVERY))
     try:
         with cuts.attached(run.model, smaller.tensors, smaller.config):
             cuts.recover(run.model, smaller.run, smaller.tensors, run.task, run.scorer, run.meter)
@@ -320,5 +320,5 @@ def _cut(run: Run, size: int) -> RunResult | RunFailed:
             raise
         return error
     if current().is_first:
-        cuts.write(smaller, whole, place / "adapter")
+        cuts.write(smaller, adapter, place / "adapter")
     return smaller.result(place / "adapter", began)

@@ -278,8 +278,8 @@ class Driver:
 
     def tick(self) -> None:
         """Does what people have asked for, retries pending writes, and shows how far the sweep is; called often."""
-        for look in self.watchers:
-            look()
+        for watch in self.watchers:
+            watch()
         with self.lock:
             self._take_requests()
             self.display.tick()
