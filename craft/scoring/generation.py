@@ -9,13 +9,16 @@ longer than the model's positions: from the left, keeping its first special toke
 
 from __future__ import annotations
 
+import inspect
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer
 
 from craft.processes import current
 from craft.scoring.passes import can_choose, compute_by_length, eval_mode
@@ -90,32 +93,73 @@ def log_likelihoods(
     batch_size: int,
     name: str = "",
 ) -> np.ndarray:
-    """Computes log p(tokens from `start` on | those before) of each text, float64 (n,)."""
+    """Computes log p(tokens from `start` on | those before) of each text, float64 (n,).
+
+    A prompt that several texts begin with is read once, and its keys and values serve them all.
+    """
     sums, device, chooses = np.zeros(len(texts)), next(model.parameters()).device, can_choose(model)
+
+    def log_p(ids: torch.Tensor, mask: torch.Tensor, keep: torch.Tensor | int, **more: Any) -> tuple[torch.Tensor, Any]:
+        places = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": places, "logits_to_keep": keep}
+        on_device = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
+        out = model(**on_device, **more)
+        return out.logits.float().log_softmax(dim=-1).cpu(), getattr(out, "past_key_values", None)
 
     def add(rows: list[int]) -> list[float]:
         ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
         answers = [len(texts[row].tokens) - texts[row].start for row in rows]
-        places = (mask.cumsum(dim=1) - 1).clamp(min=0)
         # Responses end where the batch ends, so only the last few positions need logits over the whole vocabulary.
         width = max(answers) + 1
         last = torch.arange(ids.shape[1] - width, ids.shape[1]).expand(len(rows), width)
-        logits = model(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            position_ids=places.to(device),
-            # A GPU would read the output matrix once for each text, if it were given their number.
-            logits_to_keep=last.to(device) if chooses else width,
-        ).logits
-        log_p = logits[:, -width:-1].float().log_softmax(dim=-1).cpu()
-        chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
+        # A GPU would read the output matrix once for each text, if it were given their number.
+        every, _ = log_p(ids, mask, last if chooses else width)
+        chosen = every[:, -width:-1].gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
         return [float(chosen[at, chosen.shape[1] - length :].sum()) for at, length in enumerate(answers)]
 
+    prompts = defaultdict[tuple[int, ...], list[int]](list)
+    for row, text in enumerate(texts):
+        prompts[tuple(text.tokens[: text.start])].append(row)
+    parts = [(prompt, range(0, len(rows), batch_size), rows) for prompt, rows in prompts.items()]
+    groups = [(prompt, rows[at : at + batch_size]) for prompt, begins, rows in parts for at in begins]
+    longest = max(len(text.tokens) - text.start for text in texts)
+
+    def add_shared(numbers: list[int]) -> list[float]:
+        rows = [row for number in numbers for row in groups[number][1]]
+        owners = torch.tensor([at for at, number in enumerate(numbers) for _ in groups[number][1]])
+        answers = [texts[row].tokens[texts[row].start :] for row in rows]
+        ids, mask = _left_padded([[*groups[number][0]] for number in numbers], pad_token_id)
+        every, past = log_p(ids, mask, 1, use_cache=True)
+        every = every[owners]
+        if longest > 1:  # of all texts, as processes that share one base make the same calls
+            width = max(2, *map(len, answers)) - 1
+            inputs = torch.tensor([[*answer[:-1], *[pad_token_id] * (width + 1 - max(1, len(answer)))] for answer in answers])
+            past.batch_select_indices(owners.to(device))
+            further, _ = log_p(inputs, torch.cat([mask[owners], torch.ones_like(inputs)], dim=1), 0, past_key_values=past)
+            every = torch.cat([every, further], dim=1)
+        return [float(every[at, range(len(answer)), answer].double().sum()) for at, answer in enumerate(answers)]
+
     with eval_mode(model):
-        batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, name)
+        if len(groups) < len(texts) and chooses and _shares_prompts(model):
+            most = max(len(rows) for _, rows in groups)
+            lengths = [len(prompt) for prompt, _ in groups]
+            batches = compute_by_length(lengths, max(1, batch_size // most), add_shared, name)
+            batches = [([row for number in numbers for row in groups[number][1]], values) for numbers, values in batches]
+        else:
+            batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, name)
     for rows, values in batches:
         sums[rows] = values
     return sums
+
+
+def _shares_prompts(model: nn.Module) -> bool:
+    """Returns whether texts can continue from the keys and values of a prompt: each layer keeps them, and nothing else."""
+    if any(getattr(config, "alora_invocation_tokens", None) for config in getattr(model, "peft_config", {}).values()):
+        return False  # such an adapter looks for these tokens in each input
+    wrapped: Any = model
+    base: Any = wrapped.get_base_model() if hasattr(model, "get_base_model") else model
+    takes = "past_key_values" in inspect.signature(base.forward).parameters
+    return takes and all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=base.config).layers)
 
 
 def _left_padded(rows: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:

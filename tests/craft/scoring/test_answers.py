@@ -283,6 +283,25 @@ def plainly(model: Any, text: TaughtText) -> float:
     return float(sum(log_p[at - 1, text.tokens[at]] for at in range(text.start, len(text.tokens))))
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma", "lfm2"])
+def test_a_prompt_of_several_texts_is_read_once(kind: str, tiny_model: Callable[..., Any]) -> None:
+    """Responses of one to five tokens, up to seven of a prompt and so more than a batch has; LFM2 keeps more than keys."""
+    model, draw = tiny_model(kind, head="causal"), np.random.default_rng(0)
+    texts = []
+    for responses in (1, 7, 2, 3):
+        prompt = draw.integers(1, 64, size=draw.integers(2, 20)).tolist()
+        endings = [draw.integers(1, 64, size=draw.integers(1, 6)).tolist() for _ in range(responses)]
+        texts += [TaughtText([*prompt, *ending], len(prompt)) for ending in endings]
+    read = list[int]()
+    handle = model.get_input_embeddings().register_forward_pre_hook(lambda _, args: read.append(args[0].numel()))
+    found = log_likelihoods(model, texts, 0, 5)
+    handle.remove()
+    assert (sum(read) < sum(len(text.tokens) for text in texts)) == (kind != "lfm2")
+    np.testing.assert_allclose(found, [plainly(model, text) for text in texts], rtol=1e-4, atol=1e-4)
+    short = [TaughtText([*text.tokens[: text.start], text.tokens[-1]], text.start) for text in texts]
+    np.testing.assert_allclose(log_likelihoods(model, short, 0, 5), [plainly(model, text) for text in short], atol=1e-4)
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_likelihoods_are_those_of_the_plain_forward_pass(spoken: tuple[Any, Any], ends: bool) -> None:
     model, tokenizer = spoken
