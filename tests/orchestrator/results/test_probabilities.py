@@ -220,6 +220,17 @@ def p_enough(rows: Sequence[Summary]) -> dict[str, float]:
     return {row.configuration: row.counts[P_ENOUGH] for row in with_probabilities(rows, DEFAULT_OBJECTIVES)}
 
 
+def test_noise_alone_brings_no_score_to_the_front() -> None:
+    """Two of one size, the one with the lower score has the noisier seeds; the others are far better."""
+    means, errors = np.array([81.0, 80.7, 82.6, 84.4, 84.8, 86.7, 88.9, 89.4]), np.full(8, 0.5)
+    errors[1] = 8.0
+    size = np.array([2, 2, 3, 4, 5, 6, 7, 8.0])
+    drawn = Evidence(means, errors, np.full(8, 4.0), np.full(8, 3), size, np.full(8, 0.8)).draw()
+    calm, noisy = shares(drawn, size[:, None])[:2]
+    assert 0.3 < calm < 0.7
+    assert 0.3 < noisy < 0.7
+
+
 @pytest.mark.parametrize(("record", "place"), PARTS)
 def test_the_order_and_the_labels_of_configurations_change_nothing(record: str, place: int) -> None:
     rows, random = parts(record)[place], np.random.default_rng(1)
@@ -237,9 +248,10 @@ def test_draws_have_the_means_of_a_sum_over_spreads(seed: int) -> None:
     luck = np.array([0.35, 0.35, 0.35, 0.1, 0.25, 0.25, 0.05])
     freedom = np.full(7, 1e9)
     observed = Evidence(means, errors, freedom, np.full(7, 3), np.arange(1, 8.0), luck, 1e6, families, together)
-    covariance = np.diag(errors + luck)
+    covariance, own = np.diag(errors + luck), errors + luck
     for places, choice in families:
         common = choice + together * errors[list(places)].mean()
+        own[list(places)] -= choice + together * errors[list(places)]
         for row in places:
             covariance[row, row] = errors[row] * (1 - together) + luck[row] - choice + common
             for column in places:
@@ -247,7 +259,7 @@ def test_draws_have_the_means_of_a_sum_over_spreads(seed: int) -> None:
     spreads = np.linspace(0.005, 4 * max(means.std(ddof=1), np.sqrt(np.diag(covariance).mean())), 4000)
     weights, scores = [], []
     for spread in spreads:
-        inverse = np.linalg.inv(covariance + spread**2 * np.eye(7))
+        inverse = np.linalg.inv(covariance + spread**2 * np.diag(np.sqrt(own) / np.sqrt(own).mean()))
         precision, center = inverse.sum(), inverse.sum(axis=0) @ means / inverse.sum()
         rest = means - center
         weights.append(np.sqrt(np.linalg.det(inverse) / precision) * np.exp(-rest @ inverse @ rest / 2))
