@@ -81,7 +81,7 @@ class Evidence:
         level = np.where(tried, self.means, -np.inf)
         best, sized = int(level.argmax()), self.size > 0
         able = tried & sized if sized.any() else tried
-        return able & (level >= level[best] - self.within - CLEAR * np.sqrt(error[able].mean() + error[best]))
+        return able & (level >= level[best] - self.within - CLEAR * np.sqrt(np.median(error[able]) + error[best]))
 
     def _draw(self, draws: int) -> tuple[Numbers, Numbers]:
         """Returns draws of the scores, and `(draws,)` of the spread of the contenders; infinite where these are too few."""
