@@ -21,7 +21,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
 from craft.processes import current
-from craft.scoring.passes import can_choose, compute_by_length, eval_mode
+from craft.scoring.passes import base_of, can_choose, compute_by_length, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 
@@ -156,8 +156,7 @@ def _shares_prompts(model: nn.Module) -> bool:
     """Returns whether texts can continue from the keys and values of a prompt: each layer keeps them, and nothing else."""
     if any(getattr(config, "alora_invocation_tokens", None) for config in getattr(model, "peft_config", {}).values()):
         return False  # such an adapter looks for these tokens in each input
-    wrapped: Any = model
-    base: Any = wrapped.get_base_model() if hasattr(model, "get_base_model") else model
+    base = base_of(model)
     takes = "past_key_values" in inspect.signature(base.forward).parameters
     return takes and all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=base.config).layers)
 

@@ -68,13 +68,17 @@ def compute_by_length(
     return [(rows, values[number]) for number, rows in enumerate(batches)]
 
 
+def base_of(model: Any) -> Any:
+    """Returns the transformers model that a PEFT model adapts, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def can_choose(model: nn.Module) -> bool:
     """Returns whether a transformers model computes logits at chosen positions of each text (`logits_to_keep`, (b, k)).
 
     Not with layers on several devices: the last hidden states are not where the positions are.
     """
-    wrapped: Any = model
-    base = wrapped.get_base_model() if hasattr(model, "get_base_model") else model
+    base = base_of(model)
     takes = "logits_to_keep" in inspect.signature(base.forward).parameters
     # Other people's models, and older versions of transformers, read the argument in ways of their own.
     slices = hasattr(sys.modules[type(base).__module__], "slice_logits_to_keep")
