@@ -9,6 +9,7 @@ longer than the model's positions: from the left, keeping its first special toke
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import defaultdict
 from collections.abc import Sequence
@@ -120,30 +121,29 @@ def log_likelihoods(
     prompts = defaultdict[tuple[int, ...], list[int]](list)
     for row, text in enumerate(texts):
         prompts[tuple(text.tokens[: text.start])].append(row)
-    parts = [(prompt, range(0, len(rows), batch_size), rows) for prompt, rows in prompts.items()]
-    groups = [(prompt, rows[at : at + batch_size]) for prompt, begins, rows in parts for at in begins]
-    longest = max(len(text.tokens) - text.start for text in texts)
+    groups = [*prompts.items()]
 
     def add_shared(numbers: list[int]) -> list[float]:
-        rows = [row for number in numbers for row in groups[number][1]]
+        answers = [texts[row].tokens[texts[row].start :] for number in numbers for row in groups[number][1]]
         owners = torch.tensor([at for at, number in enumerate(numbers) for _ in groups[number][1]])
-        answers = [texts[row].tokens[texts[row].start :] for row in rows]
         ids, mask = _left_padded([[*groups[number][0]] for number in numbers], pad_token_id)
-        every, past = log_p(ids, mask, 1, use_cache=True)
-        every = every[owners]
-        if longest > 1:  # of all texts, as processes that share one base make the same calls
-            width = max(2, *map(len, answers)) - 1
-            inputs = torch.tensor([[*answer[:-1], *[pad_token_id] * (width + 1 - max(1, len(answer)))] for answer in answers])
-            past.batch_select_indices(owners.to(device))
-            further, _ = log_p(inputs, torch.cat([mask[owners], torch.ones_like(inputs)], dim=1), 0, past_key_values=past)
-            every = torch.cat([every, further], dim=1)
-        return [float(every[at, range(len(answer)), answer].double().sum()) for at, answer in enumerate(answers)]
+        first, past = log_p(ids, mask, 1, use_cache=True)
+        values = []
+        for begin in range(0, len(answers), batch_size):
+            part, owner = answers[begin : begin + batch_size], owners[begin : begin + batch_size]
+            every, further = first[owner], max(map(len, part)) - 1
+            if further > 0:
+                inputs = torch.tensor([[*answer, *[pad_token_id] * further][:further] for answer in part])
+                read = copy.deepcopy(past)
+                read.batch_select_indices(owner.to(device))
+                rest, _ = log_p(inputs, torch.cat([mask[owner], torch.ones_like(inputs)], dim=1), 0, past_key_values=read)
+                every = torch.cat([every, rest], dim=1)
+            values += [float(every[at, range(len(answer)), answer].double().sum()) for at, answer in enumerate(part)]
+        return values
 
     with eval_mode(model):
         if len(groups) < len(texts) and chooses and _shares_prompts(model):
-            most = max(len(rows) for _, rows in groups)
-            lengths = [len(prompt) for prompt, _ in groups]
-            batches = compute_by_length(lengths, max(1, batch_size // most), add_shared, name)
+            batches = compute_by_length([len(prompt) for prompt, _ in groups], batch_size, add_shared, name)
             batches = [([row for number in numbers for row in groups[number][1]], values) for numbers, values in batches]
         else:
             batches = compute_by_length([len(text.tokens) for text in texts], batch_size, add, name)
@@ -156,6 +156,8 @@ def _shares_prompts(model: nn.Module) -> bool:
     """Returns whether texts can continue from the keys and values of a prompt: each layer keeps them, and nothing else."""
     if any(getattr(config, "alora_invocation_tokens", None) for config in getattr(model, "peft_config", {}).values()):
         return False  # such an adapter looks for these tokens in each input
+    if current().way == "shard":
+        return False  # each process would read its own number of parts, and they read a base in parts together
     base = base_of(model)
     takes = "past_key_values" in inspect.signature(base.forward).parameters
     return takes and all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=base.config).layers)
