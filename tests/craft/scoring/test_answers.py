@@ -285,7 +285,7 @@ def plainly(model: Any, text: TaughtText) -> float:
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma", "lfm2"])
 def test_a_prompt_of_several_texts_is_read_once(kind: str, tiny_model: Callable[..., Any]) -> None:
-    """Responses of one to five tokens, up to seven of a prompt and so more than a batch has; LFM2 keeps more than keys."""
+    """Responses of one to five tokens, up to seven of a prompt: more than are read at once; LFM2 keeps more than keys."""
     model, draw = tiny_model(kind, head="causal"), np.random.default_rng(0)
     texts = []
     for responses in (1, 7, 2, 3):
@@ -297,7 +297,9 @@ def test_a_prompt_of_several_texts_is_read_once(kind: str, tiny_model: Callable[
     found = log_likelihoods(model, texts, 0, 5)
     handle.remove()
     assert (sum(read) < sum(len(text.tokens) for text in texts)) == (kind != "lfm2")
-    np.testing.assert_allclose(found, [plainly(model, text) for text in texts], rtol=1e-4, atol=1e-4)
+    expected = [plainly(model, text) for text in texts]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(log_likelihoods(model, texts, 0, 1), expected, rtol=1e-4, atol=1e-4)
     short = [TaughtText([*text.tokens[: text.start], text.tokens[-1]], text.start) for text in texts]
     np.testing.assert_allclose(log_likelihoods(model, short, 0, 5), [plainly(model, text) for text in short], atol=1e-4)
 
