@@ -40,6 +40,11 @@ def compute_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
+def base_of(model: Any) -> Any:
+    """Returns the transformers model that a PEFT model adapts, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.AdamW:
     """Makes AdamW; on a GPU with one kernel for all weights. A CPU's numbers are those of its default form."""
     on_gpu = all(weight.is_cuda for group in groups for weight in group["params"])
@@ -142,11 +147,10 @@ def put_in_parts(model: Any, device: torch.device, count: int) -> None:
     torch's `fully_shard` is called directly, because accelerate's plugin leaves out modules and no single parameters: it would
     put the adapters of a layer into parts with the layer, and tuners that share tensors between layers would break.
     """
-    from peft import PeftModel
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    base = base_of(model)
     # PEFT keeps the old head next to the one that trains, and copies it for a second adapter.
     named = [*base.named_parameters()]
     ignored = {weight for name, weight in named if weight.requires_grad or ".original_module." in name}

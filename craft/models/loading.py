@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import transformers
-from peft import PeftModel
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -27,7 +26,7 @@ from transformers import (
 )
 
 from craft.models import Base, quiet_libraries
-from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16, inputs_in_float32
+from craft.models.compute import PRODUCTS, base_dtype, base_of, compute_in_bfloat16, inputs_in_float32
 from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, gguf_notes, parts_of, resolve_model
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.hub_splits import is_offline
@@ -235,7 +234,7 @@ def head_names(model: nn.Module) -> tuple[str, ...]:
     Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
     `classifier`; LLaMA and GPT-2: `score`.
     """
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    base = base_of(model)
     if "ForSequenceClassification" not in type(base).__name__:
         return ()
     body = base.base_model_prefix

@@ -21,8 +21,9 @@ from torch import nn
 from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
+from craft.models.compute import base_of
 from craft.processes import current
-from craft.scoring.passes import base_of, can_choose, compute_by_length, eval_mode
+from craft.scoring.passes import can_choose, compute_by_length, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 
@@ -134,7 +135,7 @@ def log_likelihoods(
             every, further = first[owner], max(map(len, part)) - 1
             if further > 0:
                 inputs = torch.tensor([[*answer, *[pad_token_id] * further][:further] for answer in part])
-                read = copy.deepcopy(past)
+                read = past if begin + batch_size >= len(answers) else copy.deepcopy(past)
                 read.batch_select_indices(owner.to(device))
                 rest, _ = log_p(inputs, torch.cat([mask[owner], torch.ones_like(inputs)], dim=1), 0, past_key_values=read)
                 every = torch.cat([every, rest], dim=1)

@@ -22,6 +22,7 @@ import torch
 from peft.helpers import DoraCaching
 from torch import nn
 
+from craft.models.compute import base_of
 from craft.processes import Group, current
 from craft.scoring.encoding import Collator, Encoded, places_in_loss
 from craft.tasks.prompts import IGNORED
@@ -66,11 +67,6 @@ def compute_by_length(
         watch(name, min((begin + group.count) * batch_size, len(order)), len(order))
     values = {number: value for part in (group.gather(values)) for number, value in part.items()}
     return [(rows, values[number]) for number, rows in enumerate(batches)]
-
-
-def base_of(model: Any) -> Any:
-    """Returns the transformers model that a PEFT model adapts, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def can_choose(model: nn.Module) -> bool:

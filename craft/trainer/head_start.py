@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 
 from craft.factors.store import Store, Tensors, hash_weights
-from craft.models.compute import computes_in_bfloat16
+from craft.models.compute import base_of, computes_in_bfloat16
 from craft.models.loading import head_names
 from craft.processes import Group
 from craft.results import name_memory_errors
@@ -122,7 +121,7 @@ def _constant(labels: np.ndarray, kind: Kind, outputs: int) -> np.ndarray:
 
 def _last_linear(model: nn.Module) -> tuple[Any, str]:
     """Returns the module that holds the head's last linear layer, and its name there, by PEFT's copy of a head."""
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    base = base_of(model)
     heads = head_names(model)
     layers = [
         path
