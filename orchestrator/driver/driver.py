@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.driver.display import Display, SweepOutcome
 from orchestrator.driver.queue import CommonCause, Queue
-from orchestrator.driver.request import pending
+from orchestrator.driver.request import pending, whoami
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
 from orchestrator.record import events
@@ -79,8 +79,9 @@ class Driver:
         self._log = Log(self.folder.record)
         if self.copied_from is not None or not self.state.sweep_id:
             self.record(events.Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
-        if self.options.retry_failed:
-            self.record(events.Reopened(keys=[entry.key for entry in self.state.entries.values() if entry.failed]))
+        failed = [entry.key for entry in self.state.entries.values() if entry.failed]
+        if failed and self.options.retry_failed:
+            self.record(events.Requested(request="--retry-failed", who=whoami(), verb="retry", keys=failed))
         self.record(replace(started or describe_session(self.plan), folder=str(self.folder.path)))
         self._record_refused()
         if self.state.held is not None:

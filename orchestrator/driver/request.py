@@ -150,13 +150,13 @@ _REQUEST = TypeAdapter(Request)
 
 
 def new_request(verb: Verb, trial: str | None = None) -> Request:
-    return Request(_new_name(), verb, _whoami(), trial)
+    return Request(_new_name(), verb, whoami(), trial)
 
 
 def apply_request(sweep: Sweep, options: Options) -> Request:
     plain, written, changes = redacted([sweep.model_dump(mode="json"), sweep.written, options.changes])
     path = str(Path(options.sweep).absolute())
-    return Request(_new_name(), "apply", _whoami(), sweep=plain, file=path, written=written, changes=changes)
+    return Request(_new_name(), "apply", whoami(), sweep=plain, file=path, written=written, changes=changes)
 
 
 def pending(folder: SweepFolder) -> list[Request]:
@@ -198,7 +198,7 @@ def _new_name() -> str:
     return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
 
 
-def _whoami() -> str:
+def whoami() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a user id without a name

@@ -3,7 +3,6 @@
 =================  ================================================================================
 `Opened`           the log begins, or a copy of it
 `SessionStarted`   a driver starts: nothing runs, and what failed by a machine's fault waits again
-`Reopened`         `--retry-failed`: the next session runs these trials again
 `Wanted`           the strategy asks for trials, now or again in this session
 `Proposed`         a searcher drew a point
 `Decided`          more trials are added: the answer's next step (`search.until`)
@@ -108,12 +107,6 @@ class SessionStarted(Event):
         note_rows(METRICS, partial(Metric, refuse), added.get("metrics", {}))
         note_rows(SEARCHERS, partial(SearcherRow, make="craft.plugins:refuse"), added.get("searchers", {}))
         return read_effective(self.sweep)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reopened(Event):
-    durable = True
-    keys: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)

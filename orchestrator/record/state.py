@@ -245,14 +245,6 @@ def _session_started(state: State, event: events.SessionStarted) -> State:
     return state._with(waiting, wanted={}, started=event, earlier_pace=state.pace, ended=None, underway=None)
 
 
-def _reopened(state: State, event: events.Reopened) -> State:
-    failed = [(entry, result) for key in event.keys if (entry := state.entries.get(key)) and (result := entry.failed)]
-    note = "to be run again: --retry-failed"
-    return state._with(
-        replace(entry, result=replace(result, retryable=True, notes=[*result.notes, note])) for entry, result in failed
-    )
-
-
 def _wanted(state: State, event: events.Wanted) -> State:
     waves = state.waves + any(trial.key not in state.entries for trial in event.trials)
     described = [replace(state.entries.get(trial.key, Entry(trial, wave=waves)), trial=trial) for trial in event.trials]
@@ -335,7 +327,6 @@ def _stop(entry: Entry, time: float) -> Entry:
 _AFTER: dict[type[events.Event], Callable[[State, Any], State]] = {
     events.Opened: lambda state, event: replace(state, name=event.sweep, sweep_id=event.sweep_id, opened=event.time),
     events.SessionStarted: _session_started,
-    events.Reopened: _reopened,
     events.Wanted: _wanted,
     events.Proposed: lambda state, event: replace(state, proposals=(*state.proposals, event)),
     events.Decided: lambda state, event: replace(state, decisions=(*state.decisions, event)),

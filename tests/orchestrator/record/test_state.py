@@ -18,8 +18,8 @@ from orchestrator.record.events import (
     Event,
     Opened,
     Refused,
-    Reopened,
     Reported,
+    Requested,
     SessionEnded,
     SessionStarted,
     Wanted,
@@ -95,7 +95,7 @@ def test_no_event_takes_back_what_another_one_has_settled(history: list[Event]) 
             assert all(later.last_steps[name] >= step for name, step in entry.last_steps.items())
             if entry.ended and not isinstance(event, SessionStarted):
                 assert later.ended
-            if entry.result is not None and entry.result.settled and not isinstance(event, Reopened):
+            if entry.result is not None and entry.result.settled and not isinstance(event, Requested):
                 assert (later.result, later.phase) == (entry.result, entry.phase)
         if isinstance(event, SessionStarted | SessionEnded):
             assert not state.in_phase("running")

@@ -18,7 +18,7 @@ from orchestrator.driver.queue import ENOUGH
 from orchestrator.driver.request import apply_request, pending
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record.events import Applied, Ended, Reopened
+from orchestrator.record.events import Applied, Ended, Requested
 from orchestrator.record.folder import SweepFolder, one_driver
 from orchestrator.record.log import read_events, read_state
 from orchestrator.record.options import Options
@@ -121,7 +121,7 @@ def test_faults_of_the_machine_are_tried_again_by_themselves_and_final_ones_only
     assert session(tmp_path, plan, {}, retry_failed=True).complete
     assert [start[:2] for start in starts(log)[done:]] == [(2, 1)]
     events = [event for event, _ in read_events(SweepFolder(tmp_path / "test").record)]
-    assert [event.keys for event in events if isinstance(event, Reopened)] == [[keys[2, 1]]]
+    assert [event.keys for event in events if isinstance(event, Requested)] == [[keys[2, 1]]]
 
 
 @pytest.mark.cluster
