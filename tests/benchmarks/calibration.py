@@ -31,7 +31,12 @@ from tests.benchmarks.recorded_front import summaries_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/measurements/records"
-RECORDS = ("fair", "sizes", "paper", "head-start", "smollm2-commonsense", "smollm2-heads", "gemma3-commonsense")
+RECORDS = (
+    *("fair-sst2", "fair-stsb", "fair-qqp", "sizes", "paper", "head-start", "rows-1000", "rows-4000", "layers"),
+    *("smollm2-commonsense", "smollm2-heads", "gemma3-commonsense"),
+    *("starting-trec", "starting-ratings", "starting-sick", "starting-films"),
+)
+"""All with three seeds or more of several adapters."""
 GENERATORS = {answer.Simulation: answer.WORLDS, plateaus.Plateaus: plateaus.WORLDS}
 MOST_SEEDS = 8
 Sweep = tuple[list[Summary], dict[str, float]]

@@ -8,8 +8,8 @@ A row is decided if it survives three looks at its own record; otherwise it name
 - P(enough) is at least SURE by the model of `craft-sweeps judge`, with the luck of choosing rates.
 - P(enough) is at least SURE by draws around each mean alone, without any model of how true scores scatter.
 
-Shares are of the parameters of a LoRA of rank 8 on the same projections, counted from the record's own LoRA. Records of
-`fair.csv` were tuned by an earlier rule, so they are no rows; `sizes.csv` has no full fine-tuning.
+Shares are of the parameters of a LoRA of rank 8 on the same projections, counted from the record's own LoRA. `sizes.csv` has
+no full fine-tuning, so it is no row.
 """
 
 from __future__ import annotations

@@ -38,17 +38,17 @@ def summaries_of(record: Path) -> tuple[Summary, ...]:
     """The configurations that ran with all seeds, with their marks."""
     read = read_trials(record) if record.suffix == ".csv" else read_folder(record).entries
     entries = [
-        replace(
-            entry,
-            result=replace(
-                entry.result, facts={METRIC: find_task(entry.trial.task, DataSettings()).primary} | entry.result.facts
-            ),
-        )
+        replace(entry, result=replace(entry.result, facts={METRIC: _metric(entry.trial.task)} | entry.result.facts))
         for entry in read
         if entry.result is not None and entry.result.status == "finished"
     ]
     marked = mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES)
     return tuple(entry for entry in marked if entry.complete)
+
+
+def _metric(task: str) -> str:
+    """Returns the first metric of a task; empty for a task of one's own, whose record has it."""
+    return "" if task.startswith("custom/") else find_task(task, DataSettings()).primary
 
 
 def front(summaries: Sequence[Summary]) -> str:

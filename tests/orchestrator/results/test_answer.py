@@ -55,7 +55,7 @@ def around(center: float, spread: float = 0.3, seeds: int = 3) -> list[float]:
 STEEP = [made("small", 1_000, around(70)), made("middle", 4_000, around(95.1)), made("large", 73_728, around(95.7))]
 DOUBTFUL = [made("small", 1_000, around(95.0, 0.9)), *STEEP[1:]]
 FLAT = [made(f"c{size}", size, around(score, 0.05)) for size, score in ((100, 60), (1_000, 90), (1e5, 90.1), (1e6, 90))]
-LEVEL = [made(f"r{2**place}", 2**place, around(score, 0.4 if place else -0.4), rank=2**place)
+LEVEL = [made(f"r{2**place}", 2**place, around(score, 0.5 if place else -0.5), rank=2**place)
          for place, score in enumerate((60, 75, 83, 86, 86.6))]  # fmt: skip
 LARGER = {"space.1.ranks": {"values": [["all", 8, 8], ["all", 16, 16], ["all", 32, 32]]}}
 

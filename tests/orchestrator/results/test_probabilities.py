@@ -18,7 +18,7 @@ from craft.scoring.predictions import CREDITS, credits_of
 from orchestrator.plan.trial import Why
 from orchestrator.results.intervals import compare, sampling_reach
 from orchestrator.results.posterior import Evidence
-from orchestrator.results.probabilities import EXPECTED, P_ENOUGH, P_FRONT, moderate, shares, with_probabilities
+from orchestrator.results.probabilities import EXPECTED, MOST_ALIKE, P_ENOUGH, P_FRONT, moderate, shares, with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
@@ -32,7 +32,8 @@ from tests.orchestrator.recorded import entry, made
     [
         # squeezeVar of limma's port to Python, inmoose 0.9.1: var_post, and df_prior + freedom, at most those of all
         ([1.0, 9.0, 0.5], 2, [1.84060211, 4.47889691, 1.67570869], 6),  # df_prior is 4.06 there
-        ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.021] * 6, 5),  # no more spread than chance gives: df_prior is infinite
+        # no more spread than chance gives: df_prior is infinite there, MOST_ALIKE here, around the mean of all
+        ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.00371429, 0.878, 1.118, 0.93228571, 1.318, 0.876], 5),
         ([1.0, 9.0], 2, [1.0, 9.0], 2),  # two show no spread
         ([0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2], 2, [0.00340875980, 0.323224261, 0.722993637, 4.16101027, 0.243270386,
          0.0833626351, 0.563085887, 1.76239402], 2.5014422296),
@@ -49,11 +50,12 @@ def test_variances_are_moderated_as_limma_does(
 
 
 @pytest.mark.filterwarnings("error")
-def test_variances_that_spread_hardly_more_than_chance_have_the_common_one() -> None:
+def test_variances_that_spread_hardly_more_than_chance_are_drawn_to_the_common_one() -> None:
     for excess in np.geomspace(1e-13, 1e-5, 400):
         reach = math.sqrt(math.pi**2 / 6 + excess)  # of the logarithms of three, whose chance is trigamma(1)
         found, sure = moderate(np.exp([-reach, 0.0, reach]), 2)
-        assert found == pytest.approx([math.exp(np.euler_gamma)] * 3, rel=1e-3)  # exp(mean of logs - digamma(1))
+        common = math.exp(np.euler_gamma)  # exp(mean of logs - digamma(1))
+        assert found == pytest.approx((2 * np.exp([-reach, 0.0, reach]) + MOST_ALIKE * common) / (2 + MOST_ALIKE), rel=1e-3)
         assert sure == 6
 
 
@@ -207,8 +209,8 @@ def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> 
     assert summary.tuning.luck == pytest.approx(9, rel=0.4)
 
 
-RECORDS = ("fair", "sizes", "paper", "smollm2-commonsense", "gemma3-commonsense")
-PARTS = [(record, place) for record, many in zip(RECORDS, (4, 4, 3, 1, 1), strict=True) for place in range(many)]
+RECORDS = ("fair-sst2", "fair-stsb", "fair-qqp", "sizes", "paper", "smollm2-commonsense", "gemma3-commonsense")
+PARTS = [(record, place) for record, many in zip(RECORDS, (1, 1, 1, 4, 3, 1, 1), strict=True) for place in range(many)]
 
 
 @cache
@@ -270,13 +272,13 @@ def test_draws_have_the_means_of_a_sum_over_spreads(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("record", ["sizes", pytest.param("fair", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("record", ["sizes", "fair-sst2"])
 def test_answers_are_right_as_often_as_they_say_where_the_truths_of_a_record_are_drawn_again(record: str) -> None:
     random, answers = np.random.default_rng(5), list[float]()
     for rows in parts(record):
         answers += outcome(redrawn(rows, random, 3) for _ in range(30))["answers"]
     said, right = np.reshape(answers, (-1, 2)).mean(axis=0)
-    assert len(answers) > 50
+    assert len(answers) > 30
     assert abs(said - right) < 0.1
 
 
