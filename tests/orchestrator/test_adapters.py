@@ -22,13 +22,13 @@ from craft.models.files import MINILM, resolve_model
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import write_merged
-from orchestrator.adapters.serving import Answerer
 from orchestrator.adapters.taking import cut_adapters, folders_of
 from orchestrator.commands.app import WRONG, main
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, Wanted
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
+from orchestrator.serving import Answerer
 from tests.orchestrator.conftest import Cli, SmallSweep
 from tests.orchestrator.recorded import over_seeds, record, write_adapter, write_log
 from tests.word_pairs import word_pairs

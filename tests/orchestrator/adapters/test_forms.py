@@ -23,10 +23,10 @@ from craft.tasks.prompts import PROMPTS
 from craft.trainer.training import train_run
 from orchestrator.adapters.merging import merged_model, write_as_lora, write_merged
 from orchestrator.adapters.model_card import Taken, loading, model_card, peft_config, served_by
-from orchestrator.adapters.serving import Answerer
 from orchestrator.plan.trial import PlannedTrial, TrialResult
 from orchestrator.record.state import Entry
 from orchestrator.results.summary import summarize_entries
+from orchestrator.serving import Answerer
 from tests.craft.conftest import make_tiny
 from tests.craft.methods.cases import QUICK, SUBJECTS
 from tests.golden import check_golden
