@@ -317,6 +317,10 @@ def _by_probabilities(complete: Sequence[Summary], best: Summary, chosen: Summar
     step = best_step([each for each in possible if doubt or each.kind == "larger"], least=WORTH)
     if doubt and (step is None or step.settles < LIKELY) and helps_most(complete, observed.errors.tolist()) == "examples":
         return replace(reply, proposal=rows_help(complete))
+    if doubt and step is None and possible:
+        most = percent(max(each.settles for each in possible))
+        proposal = f"No more seeds or other size is likely to settle it ({most} at most). A larger `within` asks for less."
+        return replace(reply, proposal=proposal)
     if not unknown or step is None:
         return reply
     gain = "would most likely settle it" if step.settles >= LIKELY else f"may settle it ({percent(step.settles)})"
