@@ -10,11 +10,11 @@ forgetting                      text_loss_after - text_loss_before (`craft.scori
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 PREDICTIONS_FOLDER = "predictions"
 """The folder next to a run's adapter with the answer to each reported row (`craft.scoring.predictions`)."""
@@ -112,6 +112,10 @@ class RunResult:
     facts: dict[str, Any] = field(default_factory=dict)
     cuts: list[RunResult | RunFailed] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
+
+
+Train: TypeAlias = Callable[..., RunResult]
+"""Trains as `craft.trainer.training.train_run` does, and takes what that takes."""
 
 
 class Unavailable(ValueError):

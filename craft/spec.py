@@ -89,7 +89,7 @@ class RunSpec(Settings):
         """Describes the base model with the head of a task; `name` is its place on this machine, if that is another one."""
         row, training = self.row, self.training
         return Base(
-            name or self.model, kind, labels, self.revision, training.precision, row.master_weights, pad_token_id,
+            name or self.model, kind, tuple(labels), self.revision, training.precision, row.master_weights, pad_token_id,
             row.quantization, self.projection_map,
         )  # fmt: skip
 

@@ -31,7 +31,6 @@ from craft.scoring.predictions import PREDICTIONS_FILE, read_file
 from craft.scoring.scorer import Scorer, make_scorer, splits_of
 from craft.scoring.words import read_column
 from craft.spec import BUDGET, RECOVERY, RunSpec
-from craft.tasks import find_task
 from craft.tasks.custom import check_texts
 from craft.tasks.metrics import CLOZE, METRICS, decide, sides_of
 from craft.tasks.splits import count_seen, read_texts
@@ -152,7 +151,7 @@ class _Auditor:
         """Counts the rows that the adapter's own run trained on, if that and its data are here."""
         with suppress(ValueError, OSError):
             if run is not None and (run.data.root or run.task.startswith(("toy/", "custom/"))):
-                task = find_task(run.task, run.data)
+                task = run.task_row
                 taught = {*read_texts(task, splits_of(run, task).train)}
                 return count_seen(task, self._splits.reported.values(), taught)
         return 0
@@ -240,14 +239,13 @@ class _Auditor:
         place.mkdir()
         with watching(self._follow):
             self._scorer(model).reported(model, place, lambda scores: None)
-        primary = self._task.primary
         if self._task.kind != "generation":
             outputs = load_file(place / PREDICTIONS_FILE)
             sides = decide(outputs["outputs"].numpy(), self._task.kind), outputs["labels"].numpy()
-            return Answers(primary, sides_of(self._task, primary, *sides))
+            return Answers(self._metric, sides_of(self._task, self._metric, *sides))
         (file,) = (place / PREDICTIONS_FOLDER).glob("reported.jsonl*")
         lines = read_file(file)
-        return Answers(primary, tuple(read_column(lines, name) for name in METRICS[primary].reads))
+        return Answers(self._metric, tuple(read_column(lines, name) for name in METRICS[self._metric].reads))
 
     def _check_order(self, uncut: Answers) -> None:
         """Raises ValueError if another order of the labels fits the head far better."""

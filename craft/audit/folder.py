@@ -22,7 +22,6 @@ from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.scorer import splits_of
 from craft.settings import CustomTask, DataSettings, TrainingSettings
 from craft.spec import RunSpec
-from craft.tasks import find_task
 from craft.tasks.files import read_rows
 from craft.tasks.task import Kind, Task
 from craft.trainer.adapter_folder import read_record, refuse_other_model
@@ -111,7 +110,7 @@ class Folder:
 
     def load_base(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PreTrainedModel:
         """Loads the base model as it is stored."""
-        base = Base(self.base, kind, labels, self.revision, self.precision, pad_token_id=pad_token_id)
+        base = Base(self.base, kind, tuple(labels), self.revision, self.precision, pad_token_id=pad_token_id)
         return load_model(base, seed=self.seed)
 
     def load(self, kind: Kind, labels: Sequence[str], pad_token_id: int | None) -> PeftModel:
@@ -290,7 +289,7 @@ def describe(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
         training=training,
         data=DataSettings(custom={NAME: custom_task}, **written),
     )
-    task = find_task(spec.task, spec.data)
+    task = spec.task_row
     if not in_words and task.kind == "classification" and len(task.labels) != outputs:
         raise ValueError(
             f"the head of {folder.path} has {outputs} outputs, and {data.train or data.held_out} {len(task.labels)} classes "
@@ -305,7 +304,7 @@ def _own(folder: Folder, data: Data) -> tuple[RunSpec, Task]:
         raise ValueError(f"name the held-out rows by --data: {folder.path} has no record of a run of this package")
     if data != Data(labels=data.labels, max_length=data.max_length):
         raise ValueError("columns, metric, form and --train go with --data; without it the run's reported rows are scored")
-    task, training = find_task(run.task, run.data), run.training
+    task, training = run.task_row, run.training
     splits = splits_of(run, task)
     if len(splits.reported) > 1 or (task.kind == "generation" and task.suite != "custom"):
         raise ValueError(f"{task.name} reports several tests: give the rows of one as --data")

@@ -186,11 +186,6 @@ class Audit:
             f"more than {self.within:.3g} would be lost; there are {self.rows:,}."
         )
 
-    @property
-    def served_rank(self) -> int:
-        """The least of the ranks that servers of LoRA are built for which fits the smallest size that is enough."""
-        return served_rank(max(self.enough.ranks.values())) if self.enough else 0
-
     def picture(self, rows: int) -> Iterator[str]:
         """Yields a line for each of the layers with the largest shares of the change, with a bar."""
         for layer, share in sorted(share_layers(self.shares).items(), key=lambda item: -item[1])[:rows]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,16 +29,13 @@ class Base:
 
     name: str
     kind: Kind
-    labels: Sequence[str] = ()
+    labels: tuple[str, ...] = ()
     revision: str | None = None
     precision: str = "float32"
     master_weights: bool = False
     pad_token_id: int | None = None
     quantization: Mapping[str, Any] | None = field(default=None, hash=False)
     projection_map: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
 
 
 @contextmanager

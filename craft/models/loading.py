@@ -27,7 +27,7 @@ from transformers import (
 
 from craft.models import Base, quiet_libraries
 from craft.models.compute import PRODUCTS, base_dtype, base_of, compute_in_bfloat16, inputs_in_float32
-from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, gguf_notes, parts_of, resolve_model
+from craft.models.files import INDEX, MINILM, MINILM_PACKAGE, parts_of, resolve_model
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.hub_splits import is_offline
 from craft.tasks.task import Kind
@@ -187,7 +187,6 @@ def load_model(base: Base, *, device: torch.device | str = "cpu", seed: int = 0)
     )
     if broken is not None:
         raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model again")
-    model.craft_notes = gguf_notes(name)
     if PRODUCTS[base.precision] != stored:
         compute_in_bfloat16(model, heads)
     return model if base.quantization else model.to(device)

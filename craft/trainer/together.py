@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from craft.processes import Meeting, find_cause, joined, make_store
-from craft.results import Leave, RunPrevented, RunResult
+from craft.results import Leave, RunPrevented, RunResult, Train
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.watch import watch
@@ -26,10 +26,6 @@ from craft.watch import watch
 _PRESENT = "present"
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
-
-
-Train = Callable[..., RunResult]
-"""`craft.trainer.training.train_run`, or what has its shape."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import craft
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import quiet_libraries
 from craft.models.compute import checkpoint_activations, compute_device, multiply_as_base, narrow_frozen, shard
-from craft.models.files import model_digest
+from craft.models.files import gguf_notes, model_digest
 from craft.models.loading import SPREAD, TASK_TYPES, load_model, load_tokenizer, refuse_other_words, trained_weights
 from craft.processes import current
 from craft.results import (
@@ -159,7 +159,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, fresh: bool) -> Run:
         forgetting = Forgetting(spec.measure.forgetting, tokenizer, base)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
-    notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]
+    notes = [*absent, *gguf_notes(spec.model), *scorer.notes, *splits.notes]
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
         with meter.phase("head"):

@@ -268,6 +268,7 @@ def audit(
     """
     from craft.audit.audit import audit_adapter
     from craft.audit.folder import Data
+    from craft.audit.verdict import served_rank
 
     screen = plain_screen(quiet=as_json)
     columns = Data(
@@ -288,7 +289,8 @@ def audit(
         if to is not None and result.enough is not None:
             screen.print(f"Written to {to}: PeftModel.from_pretrained(base, {str(to)!r})")
             if result.folder.is_language_model and not result.folder.config.get("modules_to_save"):
-                screen.print(f"vllm serve {result.folder.base} --enable-lora --max-lora-rank {result.served_rank}")
+                rank = served_rank(max(result.enough.ranks.values()))
+                screen.print(f"vllm serve {result.folder.base} --enable-lora --max-lora-rank {rank}")
     return 0 if result.enough is not None else 1
 
 

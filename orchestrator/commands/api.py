@@ -165,7 +165,7 @@ class Result:
         """Every finished trial, with columns `parameter.NAME`, `metric.NAME`, `count.NAME` and `fact.NAME`."""
         from orchestrator.review.trials_file import OF_RESULT, OF_TRIAL, cells_of
 
-        finished = (cells_of(entry, result) for entry in self.record.entries if (result := entry.finished))
+        finished = (cells_of(entry, result) for entry in self.record.state.requested if (result := entry.finished))
         return _table(finished, (*OF_TRIAL, *OF_RESULT, "metric.score"))
 
     @property

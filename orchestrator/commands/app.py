@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from errno import ENOSPC
-from functools import cache
 from pkgutil import resolve_name
 from typing import Any, Literal
 
@@ -245,7 +244,6 @@ def _say(trouble: BaseException) -> int:
     return WRONG
 
 
-@cache
 def build(commands: tuple[Row, ...]) -> Any:
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
     program = typer.Typer(

@@ -122,7 +122,7 @@ def _on_cluster(plan: Plan, storage: str, shared: Shared, address: str | None, m
             few = "" if present >= machines else "what the missing ones printed says why"
             found.append(Finding("bad" if few else "good", "machines", f"{present} of {machines} have joined", few))
         for share in plan.sweep.shares:
-            if slots := cluster.slots(share):
+            if slots := share.slots(*cluster.machines):
                 fitting = f"{slots} {plural(slots, 'trial')} at once, each with {share.describe()}"
                 found.append(Finding("good", "room", fitting))
             else:
@@ -133,7 +133,7 @@ def _on_cluster(plan: Plan, storage: str, shared: Shared, address: str | None, m
         found += [] if address is None else _machines(plan, storage, shared.fingerprints)
         requested = [share.gpu / share.count for share in plan.sweep.shares if share.gpu]
         tried = try_gpus(min(requested)) if requested else []
-        several = [share for share in plan.sweep.shares if share.count > 1 and (cluster.slots(share) or not alone)]
+        several = [share for share in plan.sweep.shares if share.count > 1 and (share.slots(*cluster.machines) or not alone)]
         steps = list(_together(plan, shared, several))
         counts = [machine.get("GPU", 0) for machine in cluster.machines]
     yield from [*found, *_gpus(plan, {reply.host: reply.error or reply.result for reply in tried}, counts), *steps]

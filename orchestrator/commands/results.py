@@ -118,11 +118,11 @@ def export(
     from orchestrator.review.trials_file import TRIALS_FILE, ExportReport, write_trials
 
     record = find_sweep(sweep, tracking_uri, storage)
-    if not any(entry.finished for entry in record.entries):
+    if not any(entry.finished for entry in record.state.requested):
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
     path = to / TRIALS_FILE
-    written = write_trials(record.entries, path)
+    written = write_trials(record.state.requested, path)
     plain_screen(quiet=as_json).print(f"{written} {plural(written, 'trial')} written to {path}")
     if as_json:
         write_report(ExportReport(sweep=record.name, path=str(path), trials=written).to_json())

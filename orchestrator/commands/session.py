@@ -19,11 +19,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from craft.results import Train
 from craft.words import plural
 from orchestrator.driver.display import Display, SweepOutcome, show_outcome, show_rest, show_unsent
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.events import Filed, SessionEnded
 from orchestrator.record.folder import SweepFolder, one_driver
@@ -231,9 +231,8 @@ def _prepare(driver: Driver, console: Console) -> Shared | None:
     plan, state, options = driver.plan, driver.state, driver.options
     entries, recorded = state.entries.values(), recorded_sweep(plan.sweep.folder)
     moved, elsewhere = recorded is not None and has_moved(recorded, plan.sweep), options.address is not None
-    results = {key: entry.result for key, entry in state.entries.items() if entry.result is not None}
     settled = {
-        key for key, result in results.items() if result.status != "failed" or (result.settled and not options.retry_failed)
+        key for key, e in state.entries.items() if e.result and e.result.settled and not (options.retry_failed and e.failed)
     }
     every = [*plan.trials, *plan.examples, *driver.strategy.wanted(state)]
     remaining = [trial for trial in every if trial.key not in settled]

@@ -25,7 +25,7 @@ from orchestrator.driver.request import pending, whoami
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Job, Outcome, TrialResult, jobs_of
 from orchestrator.record import events
-from orchestrator.record.checkpoints import Attempt
+from orchestrator.record.checkpoints import outcome_of
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import Log, read_events, read_state
 from orchestrator.record.manifest import describe_session
@@ -156,12 +156,7 @@ class Driver:
     @property
     def is_ending(self) -> bool:
         """Whether no job may start any more: by a signal, a used-up budget, or a fault that all trials meet."""
-        return self.stopping() or self.exhausted is not None or self.trouble is not None
-
-    @property
-    def trouble(self) -> str | None:
-        """The fault that all trials meet; None if there is none."""
-        return self.common_cause.trouble
+        return self.stopping() or self.exhausted is not None or self.common_cause.trouble is not None
 
     @property
     def exhausted(self) -> str | None:
@@ -195,8 +190,8 @@ class Driver:
                 self.display.look(key, message["outlook"])
         elif "results" in message:
             results = [TrialResult.from_json(result) for result in message["results"]]
-            places = Attempt(self.storage, attempt, key, checkpoint)
-            self.record_end(key, [places.outcome(result, self.folder.adapters) for result in results])
+            place = self.folder.adapters, self.storage, attempt, key, checkpoint
+            self.record_end(key, [outcome_of(result, *place) for result in results])
             if results[0].retryable and not results[0].seconds:  # it could not begin
                 self.common_cause.failed(str(results[0].error), self.queue.running.values())
             else:

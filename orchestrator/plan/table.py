@@ -138,7 +138,7 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
     sweep, families = plan.sweep, [] if plan.adaptive else plan.families
     if not sweep.tunes:
         return
-    seeds = f"seeds {_listed(sweep.reported_seeds)}"
+    seeds = f"seeds {', '.join(map(str, sweep.reported_seeds))}"
     if plan.adaptive:
         yield Line("then", f"the best of each group, {seeds}")
         return
@@ -158,7 +158,7 @@ def _tuning_lines(plan: Plan, steps: Mapping[str, int]) -> Iterator[Line]:
         each = {size * len(sweep.task_names) * len(sweep.seeds) for size in counts}
         most = f"{'at most ' if walked else ''}{_between(counts)} candidates and {_between(each)} trials a configuration"
         tuned = f"{', '.join(sweep.tuned_settings)}, {most}"
-        yield Line("tuned", f"{tuned}, {plural(len(sweep.seeds), 'seed')} {_listed(sweep.seeds)} (not reported)")
+        yield Line("tuned", f"{tuned}, {plural(len(sweep.seeds), 'seed')} {', '.join(map(str, sweep.seeds))} (not reported)")
     if walked:
         first = list_some([plan.planner.labels.label_of(family.groups[family.start]) for family in transferred], FEW, "; ")
         yield Line("rates", f"{planned} trainings instead of {every}{', tuned at ' if first else ''}{first}")
@@ -177,10 +177,6 @@ def _steps(family: Family, share: float, steps: Mapping[str, int]) -> float:
 
 def _between(numbers: set[int]) -> str:
     return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
 
 
 def gpu_lines(plan: Plan, gpus: Sequence[Gpu], counts: Sequence[float] = ()) -> list[Line]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -259,7 +259,3 @@ class Outcome:
 
     result: TrialResult
     adapter: Path | None = None
-
-
-Train: TypeAlias = Callable[..., RunResult]
-"""Trains as `craft.trainer.training.train_run` does, and takes what that takes."""

@@ -186,7 +186,7 @@ def to_try(tried: Sequence[Places], family: Family) -> list[set[int]]:
     for end, side in ((0, range(start)), (len(tried) - 1, range(start + 1, len(tried)))):
         if not side:
             continue
-        near = {transferred - 1, transferred, transferred + 1} & every
+        near = _near(transferred) & every
         best = _best_among(near, tried[end], transferred)
         if best is not None and best != transferred:
             near |= {2 * best - transferred} & every

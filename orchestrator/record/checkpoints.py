@@ -127,35 +127,26 @@ def check_writable(storage: str) -> None:
         ) from error
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The last checkpoint of a job in one attempt, by its name there; None if it has none."""
-
-    storage: str
-    number: int
-    job: str
-    checkpoint: str | None
-
-    def outcome(self, result: TrialResult, home: Path) -> Outcome:
-        """Returns a result with the local folder of its adapter: a copy in `home`, with its predictions, if storage is not on
-        this machine's disk."""
-        if result.status != "finished" or self.checkpoint is None:
-            return Outcome(result)
-        inside = [] if result.key == self.job else [CUTS_FOLDER, result.key]
-        place, copy = [f"attempt-{self.number}", self.job, self.checkpoint, *inside], home / result.key
-        result = result.with_facts(adapter=within(self.storage, *place, ADAPTER_FOLDER))
-        filesystem, root = open_storage(self.storage)
-        if filesystem.type_name == LOCAL:
-            return Outcome(result, Path(root, *place, ADAPTER_FOLDER))
-        try:
-            for path in (posixpath.join(root, *place, name) for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER)):
-                if _is_folder(filesystem.get_file_info(path)):
-                    _copy(filesystem, path, copy / posixpath.basename(path))
-        except OSError:
-            logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, self.storage)
-            shutil.rmtree(copy, ignore_errors=True)  # half of it would be taken for the adapter
-            return Outcome(result)
-        return Outcome(result, copy / ADAPTER_FOLDER)
+def outcome_of(result: TrialResult, home: Path, storage: str, number: int, job: str, checkpoint: str | None) -> Outcome:
+    """Returns a result with the local folder of its adapter: a copy in `home`, with its predictions, if storage is not on this
+    machine's disk. `checkpoint` is the job's last in its attempt `number`, by its name there; None if it has none."""
+    if result.status != "finished" or checkpoint is None:
+        return Outcome(result)
+    inside = [] if result.key == job else [CUTS_FOLDER, result.key]
+    place, copy = [f"attempt-{number}", job, checkpoint, *inside], home / result.key
+    result = result.with_facts(adapter=within(storage, *place, ADAPTER_FOLDER))
+    filesystem, root = open_storage(storage)
+    if filesystem.type_name == LOCAL:
+        return Outcome(result, Path(root, *place, ADAPTER_FOLDER))
+    try:
+        for path in (posixpath.join(root, *place, name) for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER)):
+            if _is_folder(filesystem.get_file_info(path)):
+                _copy(filesystem, path, copy / posixpath.basename(path))
+    except OSError:
+        logger.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, storage)
+        shutil.rmtree(copy, ignore_errors=True)  # half of it would be taken for the adapter
+        return Outcome(result)
+    return Outcome(result, copy / ADAPTER_FOLDER)
 
 
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:

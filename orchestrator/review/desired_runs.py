@@ -194,7 +194,7 @@ def desired_trial(entry: Entry, verdict: Verdict | None, state: State, folder: P
         if entry.adapter is not None and state.sweep.tracking.predictions:
             files[PREDICTIONS_FOLDER] = (folder / entry.adapter).parent / PREDICTIONS_FOLDER
     facts = result.facts if result else {}
-    digest = facts.get("data_fingerprint") or facts.get("fingerprint")
+    digest = facts.get("data_fingerprint")
     size = (result.counts if result else {}).get(SIZE, trial.planned.get(SIZE))
     return DesiredRun(
         (names.TRIAL_KIND, entry.key),

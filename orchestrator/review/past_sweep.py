@@ -71,11 +71,6 @@ class PastSweep:
     def sweep(self) -> Sweep:
         return self.state.sweep
 
-    @property
-    def entries(self) -> list[Entry]:
-        """Every trial that it asks for: each configuration on each task with each seed."""
-        return self.state.requested
-
     @cached_property
     def summaries(self) -> list[Summary]:
         """Its configurations; those on the front are marked."""
@@ -110,7 +105,9 @@ class PastSweep:
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """Returns a configuration's own trials, without trainings from which alone a size of it is cut."""
-        own = (entry for entry in self.entries if entry.trial.configuration == configuration and entry.trial.serves is None)
+        own = (
+            entry for entry in self.state.requested if entry.trial.configuration == configuration and entry.trial.serves is None
+        )
         return [entry for entry in own if task in (None, entry.trial.task)]
 
     def trained(self, summary: Summary) -> Summary:

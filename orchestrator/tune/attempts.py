@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 
 from ray import tune
 
+from craft.results import Train
 from orchestrator.driver.driver import Driver
 from orchestrator.plan.table import idle_line
-from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tune.cluster import Cluster, joined, machines, missing
 from orchestrator.tune.crew import share_of, trainable
@@ -59,7 +59,7 @@ class Attempts:
             ended_before = self._ended
             error = self._attempt(suspects)
             if driver.is_ending:
-                return driver.trouble
+                return driver.common_cause.trouble
             running = driver.record_break()
             if error is None:
                 if not suspects:
@@ -166,5 +166,5 @@ class Attempts:
         if not options.address:
             for resources in shares:
                 cluster.check(resources)
-        slots = max(map(cluster.slots, shares))
+        slots = max(resources.slots(*cluster.machines) for resources in shares)
         return max(1, min(slots, options.max_concurrent or slots))

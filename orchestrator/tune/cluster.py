@@ -118,11 +118,8 @@ class Cluster:
         except OSError:
             self._asked = time.monotonic()
 
-    def slots(self, resources: Resources) -> int:
-        return resources.slots(*self.machines)
-
     def await_machines(self, count: int) -> int:
-        """Waits a while for `count` machines with cores to join, and returns how many have; `slots` counts these."""
+        """Waits a while for `count` machines with cores to join, and returns how many have."""
         until = time.monotonic() + JOIN_SECONDS
         while True:
             self.machines = machines()
@@ -132,7 +129,7 @@ class Cluster:
             time.sleep(1.0)
 
     def check(self, resources: Resources) -> None:
-        if self.slots(resources) == 0:
+        if resources.slots(*self.machines) == 0:
             (machine,) = self.machines
             has = ", ".join(words_of(name, machine[name]) if name in machine else f"no {name}" for name in resources.asked)
             raise ValueError(

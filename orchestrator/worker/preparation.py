@@ -17,7 +17,6 @@ from craft.methods import METHODS
 from craft.methods.method import refuse_elsewhere
 from craft.results import Unavailable
 from craft.spec import RunSpec
-from craft.tasks import find_task
 from orchestrator.plan.trial import PlannedTrial
 
 
@@ -36,7 +35,7 @@ class Shared:
 
         here = {
             run.model: model_digest(run.model, run.revision),
-            run.task: load_raw(find_task(run.task, run.data), run.data).fingerprint,
+            run.task: load_raw(run.task_row, run.data).fingerprint,
         }
         for name, digest in here.items():
             if digest is not None and self.fingerprints.get(name, digest) != digest:
@@ -46,12 +45,6 @@ class Shared:
                 )
         with offline() if weights_on_disk(resolve_model(run.model, run.revision), run.revision) else nullcontext():
             yield
-
-
-def _fingerprint(run: RunSpec) -> str:
-    from craft.tasks.splits import load_splits
-
-    return load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint
 
 
 def prepare(trials: Sequence[PlannedTrial], *, elsewhere: bool = False) -> dict[str, str]:
@@ -68,6 +61,7 @@ def prepare(trials: Sequence[PlannedTrial], *, elsewhere: bool = False) -> dict[
     from craft.models.loading import load_tokenizer
     from craft.scoring.forgetting import text_digest
     from craft.tasks.custom import check_texts
+    from craft.tasks.splits import load_splits
 
     runs = [trial.run for trial in trials]
     tasks = {run.task: run for run in runs}.values()
@@ -76,7 +70,7 @@ def prepare(trials: Sequence[PlannedTrial], *, elsewhere: bool = False) -> dict[
         refuse_elsewhere(METHODS[name])
     texts = [run.measure.forgetting for run in tasks if run.measure.forgetting is not None]
     digests = {text.name: text_digest(text) for text in texts}
-    fingerprints = {run.task: _fingerprint(run) for run in tasks}
+    fingerprints = {run.task: load_splits(run.task_row, run.data, protocol=run.protocol).fingerprint for run in tasks}
     for run in tasks:
         if run.task.startswith("custom/"):
             own = run.data.custom[run.task.removeprefix("custom/")]
@@ -91,7 +85,7 @@ def _prepare_base(run: RunSpec, elsewhere: bool) -> None:
     from craft.models.files import fetch_weights, resolve_model
     from craft.models.loading import load_config, load_model, load_tokenizer
 
-    task = find_task(run.task, run.data)
+    task = run.task_row
     # Trials with another method may have the same base: as it is stored, whatever the method of this run is.
     described = replace(run.base(task.kind, task.labels), master_weights=False, quantization=None)
     load_config(described)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from craft.results import Leave, Progress, RunFailed, RunResult, is_out_of_memory
+from craft.results import Leave, Progress, RunFailed, RunResult, Train, is_out_of_memory
 from craft.settings import TrainingSettings
 from craft.spec import BUDGET, RunSpec
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.words import format_bytes
-from orchestrator.plan.trial import Job, Outcome, PlannedTrial, Train, TrialResult, result_of_cut
+from orchestrator.plan.trial import Job, Outcome, PlannedTrial, TrialResult, result_of_cut
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.surroundings import free_memory, train_of

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from craft.results import Leave
+from craft.results import Leave, Train
 from craft.spec import RunSpec
 from craft.watch import watching
-from orchestrator.plan.trial import PlannedTrial, Train
+from orchestrator.plan.trial import PlannedTrial
 from orchestrator.plan.ways import Gpu, choose_way
 from orchestrator.worker.share import limit_gpu_memory, limit_host_memory, require_gpu
 

@@ -36,7 +36,7 @@ LEFT_OUT = (NORMALIZED, P_FRONT, "trials", "tuning")
 @cache
 def summaries_of(record: Path) -> tuple[Summary, ...]:
     """The configurations that ran with all seeds, with their marks."""
-    read = read_trials(record) if record.suffix == ".csv" else read_folder(record).entries
+    read = read_trials(record) if record.suffix == ".csv" else read_folder(record).state.requested
     entries = [
         replace(entry, result=replace(entry.result, facts={METRIC: _metric(entry.trial.task)} | entry.result.facts))
         for entry in read

@@ -23,9 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from craft.results import Counts
+from craft.results import Counts, Train
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Train
 from orchestrator.record.events import Ended, Event, SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import hardware

@@ -128,7 +128,7 @@ def run(folder: Path, title: str, name: str, arguments: list[str], earlier: list
     result, to = open_sweep(folder / "runs" / name), folder / f"taken {title}"
     print(f"{title}: {seconds:.0f} s. {result.answer.text}", flush=True)
     taken = json.loads(command(folder, "take", name, "--to", str(to), "--json"))
-    trainings = sum(not entry.trial.is_cut for entry in result.record.entries if entry.result is not None)
+    trainings = sum(not entry.trial.is_cut for entry in result.record.state.requested if entry.result is not None)
     score = score_taken(*load_adapter(taken["adapters"][0]["path"]), held)
     return Line(title, seconds, trainings, taken["label"], int(taken["trainable_parameters"]), score)
 

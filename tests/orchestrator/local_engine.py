@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from craft.results import Train
 from orchestrator.commands import session
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.driver.driver import Driver
-from orchestrator.plan.trial import Job, Train
+from orchestrator.plan.trial import Job
 from orchestrator.record.checkpoints import attempts
 from orchestrator.tools.signals import Stop
 from orchestrator.worker.preparation import Shared

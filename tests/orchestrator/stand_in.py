@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.results import Counts
+from craft.results import Counts, Train
 from craft.spec import RunSpec
 from orchestrator.commands import session
 from orchestrator.driver.display import SweepOutcome
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import Train, TrialResult
+from orchestrator.plan.trial import TrialResult
 from orchestrator.record.events import Ended, SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events

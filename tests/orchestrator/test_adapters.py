@@ -275,7 +275,7 @@ def test_a_finished_configuration_is_cut_without_training(small_sweep: SmallSwee
 def test_a_seed_that_was_added_and_failed_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = write_adapter(tmp_path / "adapter")
     folder = record(tmp_path / "sweep", {"LoRA r1": (100, over_seeds(80.0))}, seeds=(0,), adapter=adapter)
-    (first,) = read_folder(folder).entries
+    (first,) = read_folder(folder).state.requested
     added = replace(first.trial, key="added", seed=1)
     failed = Ended(result=TrialResult("added", "failed", error="NaN loss"))
     write_log(folder, Wanted(keys=[first.key, "added"], trials=[added]), failed)

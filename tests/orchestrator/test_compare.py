@@ -118,7 +118,7 @@ def test_equal_differences_of_a_metric_are_no_proof(tmp_path: Path, compare: Cli
     assert "No difference" in shown
     low = float(re.findall(r"interval (\S+) to ", shown)[0])
     assert low == pytest.approx(0.5 - stats.t.ppf(0.975, 1) * 0.5 / np.sqrt(12), abs=0.01)
-    (run,) = [entry.finished for entry in read_folder(tmp_path / "a").entries][:1]
+    (run,) = [entry.finished for entry in read_folder(tmp_path / "a").state.requested][:1]
     steps = {"accuracy_mismatched": 0.25, "search_f1": 0.5, "search_loss": 0.0, "energy_kept": 0.0, "likelihood": 0.0}
     assert {name: _step(name, run) for name in steps} == steps
 

@@ -98,7 +98,6 @@ def _read_factors(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> Tuc
     parts = [tensors.get(f"{FACTORS}{name}_{part}") for part in PARTS]
     if any(part is None for part in parts):
         return None
-    have = stack.factors
-    device, dtype = (have.core.device, have.core.dtype) if have else (stack.device, torch.float32)
-    core, u1, u2, u3 = (part.to(device, dtype) for part in parts if part is not None)
+    dtype = torch.float32 if stack.core is None else stack.core.dtype
+    core, u1, u2, u3 = (part.to(stack.device, dtype) for part in parts if part is not None)
     return TuckerFactors(core, u1, u2, u3)  # only reports need the spectra, so adapters do not carry them

@@ -7,7 +7,7 @@ in a fork of a process that has.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import get_context
@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from craft.results import RunResult
+from craft.results import RunResult, Train
 from craft.settings import Way
 from craft.spec import RunSpec
 from craft.trainer.together import Crew, Part, follow, train_together
@@ -28,7 +28,6 @@ SECONDS = 300.0
 """How long a process waits for the others: four of them on two busy cores need more than a minute."""
 SERVER = get_context("forkserver")
 SERVER.set_forkserver_preload([__name__, "craft.trainer.training"])
-Train = Callable[..., RunResult]
 Points = list[dict[str, float]]
 
 

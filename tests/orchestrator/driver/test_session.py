@@ -300,7 +300,7 @@ def test_ten_trials_that_could_not_begin_end_the_session(tmp_path: Path) -> None
             job = start_next(driver)
             result = TrialResult(job.key, "failed", error="plugin mine is missing", retryable=True)
             driver.receive(1, job.key, {"results": [result.to_json()]}, None)
-        assert "plugin mine is missing" in (driver.trouble or "")
+        assert "plugin mine is missing" in (driver.common_cause.trouble or "")
 
 
 def test_a_paused_sweep_takes_running_trials_back_before_their_last_evaluation(tmp_path: Path) -> None:

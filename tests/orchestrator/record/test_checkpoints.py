@@ -17,7 +17,7 @@ from pyarrow import fs
 from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record import checkpoints
-from orchestrator.record.checkpoints import Attempt, Place, newest_whole, open_storage, place_of, within
+from orchestrator.record.checkpoints import Place, newest_whole, open_storage, outcome_of, place_of, within
 from orchestrator.record.options import Options
 from orchestrator.tools.secrets import redact
 from tests.mlflow_server import answers, free_port
@@ -67,13 +67,13 @@ def test_storage_that_fails_for_a_moment_is_not_taken_for_damage(tmp_path: Path,
     remote = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     monkeypatch.setattr(checkpoints, "open_storage", lambda _: (remote, "runs"))
     write_folder(tmp_path / "runs" / "attempt-1" / "key" / "checkpoint_000001", lambda folder: (folder / "adapter").mkdir())
-    place, result = Attempt("s3://runs", 1, "key", "checkpoint_000001"), TrialResult("key", "finished")
+    place = TrialResult("key", "finished"), tmp_path / "adapters", "s3://runs", 1, "key", "checkpoint_000001"
     assert newest_whole("s3://runs", "key", tmp_path / "fetched")[1] == 0
-    assert place.outcome(result, tmp_path / "adapters").adapter == tmp_path / "adapters" / "key" / "adapter"
+    assert outcome_of(*place).adapter == tmp_path / "adapters" / "key" / "adapter"
     monkeypatch.setattr(checkpoints, "_copy", fail)
     with pytest.raises(OSError, match="slow down"):
         newest_whole("s3://runs", "key", tmp_path / "fetched")
-    outcome = place.outcome(result, tmp_path / "adapters")
+    outcome = outcome_of(*place)
     assert outcome.adapter is None
     assert outcome.result.facts["adapter"] == "s3://runs/attempt-1/key/checkpoint_000001/adapter"
     assert [*(tmp_path / "adapters").iterdir()] == []

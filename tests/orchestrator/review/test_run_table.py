@@ -67,7 +67,7 @@ def with_facts(entry: Entry) -> Entry:
 def exported(sweep: PastSweep, file: Path, **entries: Entry) -> PastSweep:
     """The sweep with other trials, which are in the file."""
     sweep = PastSweep(replace(sweep.state, entries=sweep.state.entries | entries), "", None, sweep.fetch)
-    write_trials(sweep.entries, file)
+    write_trials(sweep.state.requested, file)
     return sweep
 
 
@@ -94,7 +94,7 @@ def test_an_exported_sweep_has_its_failures(wave: int, tmp_path: Path, sweep: Pa
 
 
 def test_a_trial_that_is_there_twice_counts_once_or_is_refused(tmp_path: Path, sweep: PastSweep) -> None:
-    write_trials(sweep.entries, file := tmp_path / "trials.csv")
+    write_trials(sweep.state.requested, file := tmp_path / "trials.csv")
     lines = file.read_text().splitlines()
     assert numbers(read_lines(tmp_path, "\n".join([*lines, *lines[1:]])).record.summaries) == numbers(sweep.summaries)
     other = lines[1].replace(lines[1].split(",")[-2], "17.5")
@@ -351,7 +351,9 @@ def test_a_strangers_texts_are_no_commands_of_the_terminal(
     bad = "\x1b[2J\x1b]0;owned\x07"
     lines = lines_of(f"method,task,seed,accuracy,note{bad}", lambda r, s, v: f"{bad}{r},t{bad},{s},{v},{bad}{s}")
     (tmp_path / "table.csv").write_text(lines)
-    entries = [replace(one, trial=replace(one.trial, label=bad + one.trial.label, task=f"t{bad}")) for one in sweep.entries]
+    entries = [
+        replace(one, trial=replace(one.trial, label=bad + one.trial.label, task=f"t{bad}")) for one in sweep.state.requested
+    ]
     failed = replace(entries[0], result=TrialResult(entries[0].key, "failed", error=bad))
     write_trials([failed, *entries[1:]], tmp_path / "trials.csv")
     ignore = ["--ignore", "note" + bad.encode("unicode_escape").decode()]

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from craft.results import Train
 from craft.trainer.training import train_run
 from orchestrator.plan.plan import make_plan
-from orchestrator.plan.trial import Train
 from tests.orchestrator.plans import toy_sweep
 from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ray_cluster, run_sweep, wait_for

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from craft.results import Train
 from craft.trainer.training import train_run
 from orchestrator.driver import driver
 from orchestrator.driver.display import Display
 from orchestrator.plan.plan import make_plan
-from orchestrator.plan.trial import Train
 from orchestrator.record.events import Reported, Underway
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_events

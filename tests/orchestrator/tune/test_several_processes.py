@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from craft.results import Train
 from craft.trainer.training import train_run
 from orchestrator.plan.plan import make_plan
-from orchestrator.plan.trial import Job, Train
+from orchestrator.plan.trial import Job
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import toy_plan

@@ -21,14 +21,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from craft.results import Counts, Leave, Progress, RunResult, is_out_of_memory
+from craft.results import Counts, Leave, Progress, RunResult, Train, is_out_of_memory
 from craft.settings import WarmStart
 from craft.spec import BUDGET, RunSpec
 from craft.trainer.adapter_folder import write_record
 from craft.trainer.checkpoint import verify, write_folder
 from craft.watch import watch
 from orchestrator.plan.configuration import flat_parameters
-from orchestrator.plan.trial import Job, PlannedTrial, Train, TrialResult
+from orchestrator.plan.trial import Job, PlannedTrial, TrialResult
 from orchestrator.worker import worker
 from orchestrator.worker.share import GpuFailed
 from orchestrator.worker.surroundings import WorkerSettings, _scratch, scratch_folder, stderr_left
