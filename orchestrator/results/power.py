@@ -26,14 +26,14 @@ from orchestrator.results.front import SEEDS
 from orchestrator.results.luck import luck
 from orchestrator.results.metrics import SIZE, column_of
 from orchestrator.results.posterior import Evidence, Numbers, shares
-from orchestrator.results.probabilities import evidence
+from orchestrator.results.probabilities import MOST_ALIKE, evidence
 from orchestrator.results.summary import Summary, complete_among, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 
 ROW, DRAWN, SHARED = 43.0, 0.25, 0.17
 """The standard deviation of a row that is right or wrong, in points, where three of four are right; the shares of its variance
 that are drawn again with each seed, and that all seeds of a configuration share (SST-2 in records/answers.npz)."""
-REST, SCATTER, UNSURE = 0.7, 0.8, 0.8
+REST, SCATTER, UNSURE = 0.85, 0.8, 0.8
 """Assumed, in points: the standard deviations of seeds on infinitely many rows and of true scores; that of their logarithms."""
 GAIN, TIES, CHOICE, TOGETHER = 0.3, 0.25, 0.4, 0.6
 """Assumed: the mean gain of twice the size; the share of sweeps in which nothing differs; the variance of a tuned score by the
@@ -56,7 +56,7 @@ class Outlook:
         truths: `(sweeps, n)`, true scores.
         residuals: `(sweeps, n)`, the variance of a score by what another seed changes on infinitely many rows.
         drawn, shared: what one scored row changes that is drawn again with each seed, and what it changes for all seeds.
-        base: of the configurations, with the luck of choosing alone, and the degrees of freedom that a further seed adds.
+        base: of the configurations, with the luck of choosing alone, and the degrees of freedom that others give to a variance.
         source: where this is known from.
     """
 
@@ -76,7 +76,7 @@ class Outlook:
         common, own = np.random.default_rng(2).standard_normal((2, *self.truths.shape))
         means = self.truths + np.sqrt(together * variances + choices) * common[:, first]
         means += np.sqrt((1 - together) * variances + self.shared / rows) * own
-        shown = replace(self.base, luck=choices + self.shared / rows, freedom=self.base.freedom * (seeds - 1))
+        shown = replace(self.base, luck=choices + self.shared / rows, freedom=self.base.freedom + seeds - 1)
         for mean, variance in zip(means, variances, strict=True):
             scores = replace(shown, means=mean, errors=variance, within=rule.within).draw(DRAWS)
             answers += bool(shares(scores, np.zeros((len(mean), 1)), rule.within).max() >= rule.sure)
@@ -98,7 +98,7 @@ def members_of(plan: Plan) -> Members:
 def assume(members: Members, tasks: int = 1, tuned: bool = False) -> Outlook:
     """Returns the outlook where nothing is known: that of the trainings recorded in docs/measurements/records."""
     many, random = len(members), np.random.default_rng(1)
-    base = _evidence_of(members, np.full(many, tuned * CHOICE / tasks), np.full(many, many), TOGETHER)
+    base = _evidence_of(members, np.full(many, tuned * CHOICE / tasks), np.full(many, MOST_ALIKE), TOGETHER)
     sweeps = _sweeps(members)
     rest, scatter = np.exp(UNSURE * random.standard_normal((2, sweeps, 1))) * [[[REST]], [[SCATTER]]]
     gain = random.exponential(GAIN, (sweeps, 1)) * np.log2(np.maximum(base.size, 1))
@@ -127,14 +127,15 @@ def foresee(members: Members, complete: Sequence[Summary], rows: float, source: 
     freedom, shared, every = observed.freedom[at], luck(complete), luck(complete, by_all=True)
     random, shape = np.random.default_rng(1), (_sweeps(members), len(at))
     truths = random.permutation(observed.draw())[: shape[0], at]
-    variances = (observed.errors * observed.seeds)[at] * freedom / random.chisquare(freedom, shape)
+    # Their square roots have the mean of the estimates' square roots, nearly.
+    variances = (observed.errors * observed.seeds)[at] * np.maximum(freedom - 1.5, 0.5) / random.chisquare(freedom, shape)
     drawn, of_all = DRAWN * ROW**2, SHARED * ROW**2
     if shared is not None and every is not None:
         typical = float(np.median(shared)) * rows
         drawn, of_all = max(0.0, float(np.median(every)) * rows - typical) * float(observed.seeds.mean()), typical
-    a_seed = freedom / np.maximum(observed.seeds[at] - 1, 1)
+    others = np.maximum(freedom - observed.seeds[at] + 1, 0)
     choices = np.array([complete[place].tuning.luck for place in at])
-    base = _evidence_of(members, choices, a_seed, observed.together)
+    base = _evidence_of(members, choices, others, observed.together)
     return Outlook(truths, np.maximum(variances - drawn / rows, 0.0), drawn, of_all, base, source)
 
 
