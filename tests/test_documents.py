@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -32,8 +31,7 @@ from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.sweepfile.sweep import Sweep
 
 ROOT = Path(__file__).parent.parent
-README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
-DOCUMENTS = sorted([README, CONTRIBUTING, *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 NOT_RUN = {
     "pip": "changes the environment",
@@ -191,9 +189,8 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
 
 def test_every_command_is_run_or_listed_with_its_reason() -> None:
     for document, command in COMMANDS:
-        listed = any(command == name or command.startswith(f"{name} ") for name in NOT_RUN)
         assigned = re.sub(r"^([A-Z_]+=\S+ )+", "", command)
-        listed = listed or any(assigned.startswith(f"{name} ") for name in NOT_RUN)
+        listed = f"{assigned} ".startswith(tuple(f"{name} " for name in NOT_RUN))
         assert own_command(command) is not None or listed, f"{document.relative_to(ROOT)}: {command}"
         if listed:
             files = [word for word in shlex.split(command) if re.fullmatch(r"[\w/.-]+\.(txt|py|toml|sbatch)", word)]
@@ -204,12 +201,6 @@ def test_every_command_is_run_or_listed_with_its_reason() -> None:
 def given_arguments() -> list[tuple[str, list[str]]]:
     """Module and arguments of every command of this project, as the documents give them."""
     return [found for _, command in COMMANDS if (found := own_command(command))]
-
-
-def own_commands() -> list[tuple[str, tuple[str, ...]]]:
-    """Distinct commands of this project as they are tested."""
-    tested = [call for module, words in given_arguments() for call in as_tested(module, words)]
-    return list(dict.fromkeys((module, tuple(words)) for module, words in tested))
 
 
 @pytest.fixture
@@ -224,10 +215,11 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     place = f"{module}.__main__" if module in ("dashboards", "tests.gpu") else app.__name__ if module == PROGRAM else module
     loaded = importlib.import_module(place)
-    for arguments in [arguments for name, arguments in own_commands() if name == module]:
+    tested = [tuple(words) for given in given_arguments() for name, words in as_tested(*given) if name == module]
+    for arguments in dict.fromkeys(tested):
         monkeypatch.setattr(sys, "argv", [module, *arguments])
         try:
-            status = loaded.main(list(arguments)) if takes_arguments(loaded.main) else loaded.main()
+            status = loaded.main()
         except SystemExit as ended:
             status = ended.code
         shown = capsys.readouterr()
@@ -235,9 +227,11 @@ def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert shown.out, f"{module} {' '.join(arguments)} shows nothing"
     if module in (PROGRAM, "orchestrator.run", "dashboards"):
         return  # an unknown option ends its parse before --help is shown
-    assert '__name__ == "__main__"' in Path(str(loaded.__file__)).read_text(), f"python -m {module} would do nothing"
+    source = Path(str(loaded.__file__)).read_text()
+    assert '__name__ == "__main__"' in source, f"python -m {module} would do nothing"
     flags = {word for name, words in given_arguments() if name == module for word in words if word.startswith("--")}
-    assert flags <= known_flags(loaded), f"{module} has no {flags - known_flags(loaded)}"
+    flags -= {*re.findall(r"--[a-z][a-z-]*", source)}  # `--help` ends a parse before later flags are looked at
+    assert not flags, f"{module} has no {flags}"
 
 
 @pytest.mark.slow
@@ -273,15 +267,6 @@ def test_the_python_page_has_every_field_of_the_configuration() -> None:
     assert named == own - {"layers_to_transform", "dropout_mask"}, "one is refused, one is of earlier versions"
 
 
-def takes_arguments(main: object) -> bool:
-    return bool(getattr(main, "__code__").co_argcount)  # noqa: B009
-
-
-def known_flags(module: ModuleType) -> set[str]:
-    """The flags that a command declares. `--help` ends a parse before later flags are looked at, so they are compared here."""
-    return set(re.findall(r"--[a-z][a-z-]*", Path(str(module.__file__)).read_text()))
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_paths_exist(document: Path) -> None:
     text = document.read_text()
@@ -292,15 +277,11 @@ def test_links_and_paths_exist(document: Path) -> None:
         there = (document.parent / path).resolve() if path else document
         assert there.exists(), f"{target} does not exist"
         if anchor:
-            assert anchor in anchors(there), f"{target}: no such heading"
+            headings = [re.sub(r"[^\w -]", "", one.lower()) for one in re.findall(r"^#+ (.+)$", prose(there), re.M)]
+            assert anchor in [heading.replace(" ", "-") for heading in headings], f"{target}: no such heading"
     for given in re.findall(r"(?<![\w./])(?:%s)[\w./*-]*" % "|".join(map(re.escape, PLACES)), text):  # noqa: UP031
         path = given.rstrip(".")
         assert list(ROOT.glob(path.rstrip("/"))), f"{path} does not exist"
-
-
-def anchors(document: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", prose(document), re.M)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)

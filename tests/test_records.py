@@ -55,7 +55,7 @@ def test_the_default_sweep_after_one_seed_and_after_three() -> None:
     """No configuration is at the top of the scale, the record is of the shipped file, and more seeds change what is said."""
     readme, judged = (ROOT / "README.md").read_text(), (default.after(1), default.after(3))
     assert "\n".join(default.table(*judged)) in readme
-    first, last = default.answers(*judged)
+    first, last = (judgement.answer.verdict for judgement in judged)
     assert first in (prose := " ".join(readme.split()))
     assert last in prose
     assert (judged[0].answer.kind, max(row.score.mean for row in judged[0].record.summaries) < 95) == ("one seed", True)

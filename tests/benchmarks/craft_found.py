@@ -48,7 +48,7 @@ def _line(model: str, task: str, entries: Sequence[Entry], summaries: Sequence[S
     rows = next(int(entry.result.facts["train_examples"]) for entry in entries if entry.result)
     cells = (
         f"{model}, {short_task(task)}, {rows:,}, {max(summary.score.n for summary in summaries)}",
-        _list(_sized(summary) for summary in craft if summary.on_front),
+        _list(f"{summary.value(SIZE):,.0f} ({summary.value(P_FRONT):.2f})" for summary in craft if summary.on_front),
         _list(f"{summary.value(SIZE):,.0f}" for summary in craft if not summary.on_front),
         _list(f"{_name(summary)} {summary.value(SIZE):,.0f}" for summary in not_craft),
     )
@@ -57,10 +57,6 @@ def _line(model: str, task: str, entries: Sequence[Entry], summaries: Sequence[S
 
 def _name(summary: Summary) -> str:
     return METHODS[summary.method].title if summary.method in METHODS else summary.method
-
-
-def _sized(summary: Summary) -> str:
-    return f"{summary.value(SIZE):,.0f} ({summary.value(P_FRONT):.2f})"
 
 
 def _list(parts: Iterable[str]) -> str:

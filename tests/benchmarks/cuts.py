@@ -39,9 +39,10 @@ def differences(trials: pd.DataFrame) -> Iterable[str]:
         same_method = trained[trained.method == rows.method.iloc[0]]
         ratio = np.log(same_method[PARAMETERS] / rows[PARAMETERS].max()).abs()
         own = same_method[same_method.configuration == same_method.configuration[ratio.idxmin()]]
-        gaps = (_by_seed(rows) - _by_seed(own))[tasks]
+        gaps = (_by_seed(rows) - _by_seed(own))[tasks].mean(axis=1)
+        width = stdtrit(len(gaps) - 1, 0.975) * gaps.sem()
         names = (f"{group.label.iloc[0]}: {group[PARAMETERS].max():,}" for group in (rows, own))
-        yield f"| {' | '.join(names)} | {_interval(gaps.mean(axis=1))} |"
+        yield f"| {' | '.join(names)} | {gaps.mean():+.1f} ± {width:.1f} |"
 
 
 def seconds_until_front(trials: pd.DataFrame) -> Iterable[str]:
@@ -92,11 +93,6 @@ def _area(points: np.ndarray) -> float:
     """Returns the area under the front of (logarithm of parameters below the largest, gain)."""
     ordered = points[np.argsort(points[:, 0])]
     return float(np.maximum.accumulate(ordered[:, 1]) @ np.diff(np.append(ordered[:, 0], 0.0)))
-
-
-def _interval(gaps: pd.Series) -> str:
-    """Writes a mean over seeds with Student's 95 % interval."""
-    return f"{gaps.mean():+.1f} ± {stdtrit(len(gaps) - 1, 0.975) * gaps.sem():.1f}"
 
 
 def _by_seed(rows: pd.DataFrame) -> pd.DataFrame:

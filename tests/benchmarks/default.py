@@ -42,12 +42,6 @@ def table(one: Judgement, three: Judgement) -> Iterator[str]:
         yield f"| {' | '.join((full_label(row), f'{row.value(SIZE):,.0f}', first, score, enough))} |"
 
 
-def answers(one: Judgement, three: Judgement) -> Iterator[str]:
-    """Yields the answer after one seed and the one after three, without what to run next."""
-    for judgement in (one, three):
-        yield judgement.answer.verdict
-
-
 def _mean(row: Summary) -> str:
     return f"{'● ' * row.on_front}{row.score.mean:.1f}"
 
@@ -55,7 +49,7 @@ def _mean(row: Summary) -> str:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     judged = after(1), after(3)
-    print("\n".join([*table(*judged), "", *answers(*judged)]))
+    print("\n".join([*table(*judged), "", *(judgement.answer.verdict for judgement in judged)]))
 
 
 if __name__ == "__main__":

@@ -132,11 +132,12 @@ def _cells(row: Row) -> tuple[str, ...]:
     counts, parameters = first.result.counts, first.trial.parameters
     base = counts["total_parameters"] - counts[SIZE] - counts["head_parameters"]
     name, score, size = Path(str(parameters["model"])).name.partition(".")[0], row.named.score, row.named.value(SIZE)
+    reading = "not decided; likeliest: " if not row.decided else "no adapter: " if row.named.method in ("head", "full") else ""
     ratio = size / (8 * counts[SIZE] / float(parameters["rank"]))
     return (
         f"{name}, {base / 1e6:.0f}M",
         f"{row.task.rpartition('/')[2]}, {int(first.result.facts['train_examples']):,}",
-        f"{_reading(row)}{full_label(row.named)}",
+        f"{reading}{full_label(row.named)}",
         f"{score.mean:.1f} ({score.low:.1f} to {score.high:.1f})",
         f"{row.probability:.2f}",
         f"{full_label(row.perhaps)} ({row.perhaps.value(SIZE):,.0f})" if row.perhaps else "",
@@ -144,12 +145,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{size:,.0f}",
         f"{ratio:.0f} times" if ratio > 10 else f"{100 * ratio:.3g} %",
     )
-
-
-def _reading(row: Row) -> str:
-    if not row.decided:
-        return "not decided; likeliest: "
-    return "no adapter: " if row.named.method in ("head", "full") else ""
 
 
 def main() -> None:

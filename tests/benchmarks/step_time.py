@@ -126,11 +126,6 @@ def shared_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, shared)
 
 
-def tokens(shape: Shape, device: str = "cpu") -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(5, shape.config.vocab_size, (shape.batch, shape.length), generator=generator).to(device)
-
-
 @dataclass(frozen=True)
 class Timing:
     """One contender: seconds (median), and its ratio to the baseline (median, quartiles)."""
@@ -198,17 +193,9 @@ def table(title: str, timings: list[Timing], goals: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def craft(model: nn.Module, rank: int) -> nn.Module:
-    return get_peft_model(model, CraftConfig(ranks=("all", rank, rank), projections=QV, init_seed=0))
-
-
 def lora(model: nn.Module, rank: int, projections: Sequence[str], *, same_dtype: bool = True, dora: bool = False) -> nn.Module:
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules=target_modules(model, projections), use_dora=dora)
     return get_peft_model(model, config, autocast_adapter_dtype=not same_dtype)
-
-
-def vera(model: nn.Module) -> nn.Module:
-    return get_peft_model(model, VeraConfig(r=256, target_modules=target_modules(model, QV)))
 
 
 def in_upper_half(model: nn.Module, shape: Shape) -> tuple[nn.Module, nn.Module]:
@@ -228,7 +215,8 @@ def step(model: nn.Module, shape: Shape, device: str, *, full: bool = False) -> 
     task.train()
     trained = [parameter for parameter in task.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5)
-    batch = tokens(shape, device)
+    generator = torch.Generator().manual_seed(1)
+    batch = torch.randint(5, shape.config.vocab_size, (shape.batch, shape.length), generator=generator).to(device)
 
     def run() -> None:
         task(batch).backward()
@@ -243,9 +231,12 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
     base = backbone(shape, dtype, device)
     base.requires_grad_(False)
     large = shape.name.startswith("llama3")
-    ranks = [rank for rank in (LARGE_RANKS if shape.checkpointing else RANKS) if rank <= _smallest(shape)]
+    heads = shape.config.num_attention_heads
+    smallest = shape.config.hidden_size // heads * getattr(shape.config, "num_key_value_heads", heads)
+    ranks = [rank for rank in (LARGE_RANKS if shape.checkpointing else RANKS) if rank <= smallest]
     # The largest first: the others are slices of its decomposition.
-    ours = {rank: craft(shared_copy(base), rank) for rank in reversed(ranks)}
+    configs = {rank: CraftConfig(ranks=("all", rank, rank), projections=QV, init_seed=0) for rank in reversed(ranks)}
+    ours = {rank: get_peft_model(shared_copy(base), config) for rank, config in configs.items()}
     if large:
         baseline = "LoRA r=32 qkvo"
         models = {baseline: lora(shared_copy(base), 32, QKVO)}
@@ -262,7 +253,8 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
         models |= {f"CRAFT qv r={rank}": ours[rank] for rank in ranks}
         models["DoRA r=8 qv"] = lora(shared_copy(base), 8, QV, dora=True)
         if shape.name != "llama":  # VeRA shares A and B among layers; grouped-query shapes differ
-            models["VeRA r=256 qv"] = vera(shared_copy(base))
+            shared = VeraConfig(r=256, target_modules=target_modules(base, QV))
+            models["VeRA r=256 qv"] = get_peft_model(shared_copy(base), shared)
         models["CRAFT qv r=128, upper half"], models["LoRA r=8 qv, upper half"] = in_upper_half(base, shape)
     if dtype == torch.float32:
         models = {name: model for name, model in models.items() if "float32 adapters" not in name}
@@ -270,12 +262,6 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
     if not large:
         steps["full fine-tuning"] = step(backbone(shape, dtype, device), shape, device, full=True)
     return steps, baseline, goals
-
-
-def _smallest(shape: Shape) -> int:
-    config = shape.config
-    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-    return config.hidden_size // config.num_attention_heads * heads
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import Counts, Train
-from orchestrator.plan.plan import Plan
 from orchestrator.record.events import Ended, Event, SessionEnded
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import hardware
@@ -58,16 +57,12 @@ def nothing() -> Train:
     return train
 
 
-def plan_of(folder: Path, trials: int) -> Plan:
-    ranks = list(range(1, trials // SEEDS + 1))
-    space = f"seeds: {list(range(SEEDS))}\nspace: [{{method: lora, rank: {{values: {ranks}}}}}]\n"
-    return toy_plan(folder, f"name: scale\n{space}resources: {{cpu: 1}}\nstorage: {folder}\n")
-
-
 def sweep(folder: Path, trials: int, at_once: int) -> dict[str, float]:
     from orchestrator.commands.session import drive, open_session
 
-    plan, ends = plan_of(folder, trials), list[float]()
+    ranks = list(range(1, trials // SEEDS + 1))
+    space = f"seeds: {list(range(SEEDS))}\nspace: [{{method: lora, rank: {{values: {ranks}}}}}]\n"
+    plan, ends = toy_plan(folder, f"name: scale\n{space}resources: {{cpu: 1}}\nstorage: {folder}\n"), list[float]()
     with open_session(plan, SweepFolder(folder / "scale"), Options(cpus=at_once, quiet=True)) as (driver, stop):
         driver.begin()
         record = driver.record

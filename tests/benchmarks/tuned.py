@@ -34,29 +34,16 @@ def gains(trials: pd.DataFrame) -> Iterable[str]:
 
 def hindsight(trials: pd.DataFrame) -> Iterable[str]:
     """The mean reported score of the tuning seed over configurations and tasks, at the chosen rates and at the best tried."""
-    tried, chosen = tried_rates(trials), _reported(trials).groupby(["name", "task"])[RATE].first()
+    trained = trials[trials["parameter.cut_from"].isna()]
+    trained = trained.assign(name=trained.label.str.partition(", lr")[0])  # that of the configuration without its rate
+    tried = trained[(trained.seed == TUNING_SEED) & trained.tunes.notna()]
+    chosen = trained[trained.seed != TUNING_SEED].groupby(["name", "task"])[RATE].first()
     taken = tried[[rate == chosen[name, task] for name, task, rate in zip(tried.name, tried.task, tried[RATE], strict=True)]]
     best = tried.groupby(["name", "task"])[SCORE].max()
     yield "| the rate | mean |"
     yield "| --- | --- |"
     yield f"| chosen | {taken[SCORE].mean():.2f} |"
     yield f"| the best in hindsight | {best.mean():.2f} |"
-
-
-def _trained(trials: pd.DataFrame) -> pd.DataFrame:
-    """Returns the trainings, without what was cut from them; `name` is that of the configuration without its rate."""
-    rows = trials[trials["parameter.cut_from"].isna()].copy()
-    rows["name"] = rows.label.str.partition(", lr")[0]
-    return rows
-
-
-def tried_rates(trials: pd.DataFrame) -> pd.DataFrame:
-    """Returns the trainings of the tuning seed."""
-    return _trained(trials[(trials.seed == TUNING_SEED) & trials.tunes.notna()])
-
-
-def _reported(trials: pd.DataFrame) -> pd.DataFrame:
-    return _trained(trials[trials.seed != TUNING_SEED])
 
 
 TABLES = (gains, hindsight)

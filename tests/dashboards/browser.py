@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+
+from tests.orchestrator.stand_in import wait_for
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 DRIVER = shutil.which("chromedriver")
@@ -41,7 +41,6 @@ class Browser:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-        self.width, self.height = width, height
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -56,18 +55,7 @@ class Browser:
 
     def wait(self, script: str, seconds: float = 60.0) -> Any:
         """Until the script's value is true; the value."""
-        return self.until(lambda: self.run(script), script, seconds)
-
-    @staticmethod
-    def until(ask: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while True:
-            value = ask()
-            if value:
-                return value
-            if time.monotonic() > deadline:
-                raise AssertionError(f"did not come true in {seconds:.0f} s: {what}")
-            time.sleep(0.1)
+        return wait_for(lambda: self.run(script), seconds=seconds)
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more})

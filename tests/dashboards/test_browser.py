@@ -16,6 +16,7 @@ from dashboards.store import Store
 from orchestrator.commands.app import main
 from tests.dashboards.browser import MARKS, Browser
 from tests.dashboards.synthetic import FakeSession, StoreAt, configuration, events_of, grid, send
+from tests.orchestrator.stand_in import wait_for
 
 pytestmark = MARKS
 
@@ -45,7 +46,7 @@ def served(store: Store) -> Iterator[str]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        Browser.until(lambda: server.started, "the server has started")
+        wait_for(lambda: server.started, seconds=60)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
@@ -117,7 +118,7 @@ def test_live(browser: Browser, store_at: StoreAt, tmp_path: Path) -> None:
         new = configuration("new0000000", label="the new one", parameters=777, scores=scores)
         send(store.uri, tmp_path / "ranks", *events_of("ranks", new)[2:])
         browser.wait("Craft.page.table.index.has('new0000000')")
-        browser.until(lambda: "new0000000" in {point[0] for point in browser.run(POINTS)}, "the new point is drawn")
+        wait_for(lambda: "new0000000" in {point[0] for point in browser.run(POINTS)}, seconds=60)
         assert sorted(browser.run("[...Craft.page.selected]")) == sorted(chosen)
         assert browser.run(ROWS) == len(chosen)
         assert browser.run(f"{shown}.range") == zoom

@@ -21,6 +21,7 @@ from orchestrator.record.log import read_state
 from tests.dashboards.synthetic import FakeRun, FakeSession, configuration, grid
 from tests.dashboards.views import draw, full_view, rows_of, view_of
 from tests.orchestrator.logged import SweepLog, entry
+from tests.orchestrator.results.test_front import brute_front
 
 
 def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
@@ -63,19 +64,8 @@ def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
               if key.startswith("step/")}  # fmt: skip
     assert len(better) >= 7
     for x, y in itertools.permutations(better, 2):
-        costs = np.array(
-            [
-                [value if better[name] == "minimize" else -value for name, value in ((x, a), (y, b))]
-                if None not in (a, b)
-                else [np.nan] * 2
-                for a, b in zip(values[f"v/{x}"], values[f"v/{y}"], strict=True)
-            ]
-        )
-        expected = {
-            index
-            for index, point in enumerate(costs)
-            if np.isfinite(point).all() and not any((other <= point).all() and (other < point).any() for other in costs)
-        }
+        points = np.array([values[f"v/{x}"], values[f"v/{y}"]], dtype=float).T
+        expected = set(np.flatnonzero(brute_front(points, [better[x], better[y]])))
         chosen = values[f"front/{x}/{y}/0"]
         assert set(chosen) == expected
         along = [values[f"v/{x}"][index] for index in chosen]

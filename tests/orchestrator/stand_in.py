@@ -139,13 +139,14 @@ def plan_of(
     return toy_plan(folder, f"name: test\nseeds: {seeds}\nspace: {space}\nresources: {resources}\nstorage: {storage}\n")
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 240) -> None:
-    """Waits until the condition holds; a driver that ends before is an error."""
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 240) -> Any:
+    """Waits until the condition holds, and returns what it gives; a driver that ends before is an error."""
     until = time.monotonic() + seconds
-    while not condition():
+    while not (value := condition()):
         assert process is None or process.poll() is None, f"the driver ended early: {process.communicate()}"
         assert time.monotonic() < until
         time.sleep(0.05)
+    return value
 
 
 def ended(process: subprocess.Popen[str], status: int = 0, seconds: float = 400) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sqlite3
-import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 import ray
 from mlflow.artifacts import get_artifact_repository
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
-from packaging.requirements import Requirement
 from ray import cloudpickle
 from ray._private import worker
 from ray._private.node import Node
@@ -86,13 +84,7 @@ RAYS = r"\bray\._|\bray\.[\w.]*\._|_raylet|_global_node|class_cache|temporary_st
 MLFLOWS = r"get_artifact_repository|SELECT |UPDATE |sharedViewState\.\"|mlflow\.experimentKind"
 
 
-@pytest.mark.parametrize(("module", "library", "pattern"), [(of_ray, ray, RAYS), (of_mlflow, mlflow, MLFLOWS)])
-def test_one_module_names_them_and_the_requirement_has_an_upper_bound(
-    module: ModuleType, library: ModuleType, pattern: str
-) -> None:
+@pytest.mark.parametrize(("module", "pattern"), [(of_ray, RAYS), (of_mlflow, MLFLOWS)])
+def test_one_module_names_them(module: ModuleType, pattern: str) -> None:
     users = {path for path in (ROOT / "orchestrator").rglob("*.py") if re.search(pattern, path.read_text())}
     assert users == {Path(str(module.__file__))}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (requirement,) = (each for each in map(Requirement, project["dependencies"]) if each.name == library.__name__)
-    assert requirement.specifier.contains(library.__version__)
-    assert any(each.operator == "<" for each in requirement.specifier)

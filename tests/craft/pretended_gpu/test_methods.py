@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,11 +51,6 @@ def spec_of(model: str, method: str, **training: Any) -> RunSpec:
     return make_spec(model=model, method=method, parameters=CASES[method].parameters, training=settings | training)
 
 
-def bytes_of_embeddings(batch_size: int) -> int:
-    """The embeddings of so many texts: what a look-up makes."""
-    return batch_size * 16 * 32 * 4
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str, tmp_path: Path) -> None:
@@ -66,7 +60,7 @@ def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str,
     with pretended() as gpu:
         with pytest.raises(Leave):
             train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave_at(2))
-        gpu.room = bytes_of_embeddings(4)
+        gpu.room = 4 * 16 * 32 * 4  # the embeddings of four texts: what a look-up makes
         trial = PlannedTrial(spec, "c0ffee", method)
         (ended,) = run_job(Job(trial), tmp_path / "trial", lambda at: reports.extend(at.points), resume_from=checkpoints[-1])
         assert ended.adapter is not None, ended.result.error
@@ -201,23 +195,17 @@ COUNTED = (4, 8)
 FEW: dict[str, Any] = {"batch_size": 4, "train_examples": 64, "max_length": 8, "head_start": "random"}
 
 
-def waits_a_step(run: Callable[[int], Any]) -> dict[str, float]:
-    """Waits of one step at each line, from runs of fewer and of more steps."""
-    counts = []
-    for steps in COUNTED:
-        with pretended() as gpu:
-            run(steps)
-        counts.append(gpu.waits)
-    more = Counter(counts[1])
-    more.subtract(counts[0])
-    return {f"{why}: {line}": count / (COUNTED[1] - COUNTED[0]) for (why, line), count in more.items() if count > 0}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["craft", "lora"])
 def test_a_step_waits_where_it_is_logged_alone(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """A run of fewer than a hundred steps logs each of them. Plain Trainer with PEFT's LoRA waits seven times a step."""
-    waits = waits_a_step(lambda steps: train_run(spec_of(tiny_bert, method, **FEW, max_steps=steps), tmp_path / str(steps)))
+    counts = []
+    for steps in COUNTED:
+        with pretended() as gpu:
+            train_run(spec_of(tiny_bert, method, **FEW, max_steps=steps), tmp_path / str(steps))
+        counts.append(gpu.waits)
+    counts[1].subtract(counts[0])
+    waits = {f"{why}: {line}": count / (COUNTED[1] - COUNTED[0]) for (why, line), count in counts[1].items() if count > 0}
     assert {line.rpartition(" ")[2] for line in waits} == {"read_losses"}, waits
     assert sum(waits.values()) <= 2, waits
 

@@ -36,28 +36,22 @@ from craft.spec import RunSpec
 from tests.craft.methods.cases import CASES, put
 from tests.craft.scoring.test_answers import as_the_library
 
-IGNORED = -100
 LENGTHS, STARTS = (14, 9, 14, 6), (10, 4, 13, 1)
 """Padded texts and one that is not; answers of 4, 5, 1 and 5 tokens, the last of a text that is all answer."""
-
-
-def batch() -> dict[str, torch.Tensor]:
-    draw = torch.Generator().manual_seed(1)
-    words = torch.randint(3, 64, (len(LENGTHS), max(LENGTHS)), generator=draw)
-    labels, mask = torch.full_like(words, IGNORED), torch.zeros_like(words)
-    for row, (length, start) in enumerate(zip(LENGTHS, STARTS, strict=True)):
-        words[row, length:] = 0
-        mask[row, :length] = 1
-        labels[row, start:length] = words[row, start:length]
-    return {"input_ids": words, "attention_mask": mask, "labels": labels}
 
 
 def agree(model: nn.Module) -> None:
     """Loss and gradients by chosen positions against those by all of them."""
     assert can_choose(model)
     model.train()
-    inputs = batch()
-    labels = inputs.pop("labels")
+    draw = torch.Generator().manual_seed(1)
+    words = torch.randint(3, 64, (len(LENGTHS), max(LENGTHS)), generator=draw)
+    labels, mask = torch.full_like(words, -100), torch.zeros_like(words)
+    for row, (length, start) in enumerate(zip(LENGTHS, STARTS, strict=True)):
+        words[row, length:] = 0
+        mask[row, :length] = 1
+        labels[row, start:length] = words[row, start:length]
+    inputs = {"input_ids": words, "attention_mask": mask}
     found = []
     for places in (None, places_in_loss(labels)):
         model.zero_grad()

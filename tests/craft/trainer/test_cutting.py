@@ -132,6 +132,8 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
     model, _ = load_adapter(to)
     sizes = {name: weight.numel() for name, weight in model.named_parameters() if "lora_" in name}
     assert sum(sizes.values()) == 7 * 64 == json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"]
+    with pytest.raises(ValueError, match="cut the one that was trained"):
+        cut_to(to, "1", tmp_path / "again")
 
 
 @pytest.mark.parametrize("method", ["craft", pytest.param("lora", marks=pytest.mark.slow)])
@@ -199,10 +201,3 @@ def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: st
     with pytest.raises(ValueError, match=said):
         cut_to(result.adapter, text, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
-
-
-def test_a_cut_adapter_is_not_cut_again(trained: Trained, tmp_path: Path) -> None:
-    _, result = trained("lora")
-    cut_to(result.adapter, "2", tmp_path / "cut")
-    with pytest.raises(ValueError, match="cut the one that was trained"):
-        cut_to(tmp_path / "cut", "1", tmp_path / "again")

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ import pytest
 import yaml
 
 from tests.orchestrator.commands.test_commands import parse
+from tests.orchestrator.stand_in import ROOT, wait_for
 
-ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "orchestrator" / "deploy"
 SLURM = FOLDER / "slurm.sbatch"
 
@@ -266,11 +265,9 @@ def end(folder: Path, change: dict[str, str], ending: Callable[[subprocess.Popen
     """Runs the script until its sweep trains, lets it end by `ending`, and returns its exit status."""
     env = scheduler(folder, driver) | change
     process = subprocess.Popen(["bash", SLURM], env=env, cwd=folder, stdout=subprocess.PIPE, text=True)
-    nodes, until = folder / "nodes", time.monotonic() + 60
+    nodes = folder / "nodes"
     # The sweep trains and both machines have their node.
-    while not ("ready" in calls(folder) and nodes.exists() and len(nodes.read_text().split()) == 2):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_for(lambda: "ready" in calls(folder) and nodes.exists() and len(nodes.read_text().split()) == 2, seconds=60)
     ending(process)
     process.communicate(timeout=60)
     return process.returncode

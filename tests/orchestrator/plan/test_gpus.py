@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,9 +28,9 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.table import gpu_lines
 from orchestrator.plan.ways import CONTEXT_BYTES, Gpu, choose_way, refusal
 from orchestrator.sweepfile.resources import Resources
+from tests.craft.trainer.test_counting import config_of
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import count, toy_sweep
-from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
 H100 = CARDS["H100"]
 SWEEP = """\
@@ -47,8 +46,8 @@ LORA = "{method: lora, rank: 8, projections: [q, v]}"
 
 
 def plan_of(folder: Path, shape: str, task: str, space: str = LORA, more: str = "") -> Plan:
-    (folder / "config.json").write_text(json.dumps(CONFIGS[shape]))
-    return make_plan(toy_sweep(folder, SWEEP.format(model=folder, task=task, space=space, more=more)))
+    model = config_of(shape.lower(), folder)
+    return make_plan(toy_sweep(folder, SWEEP.format(model=model, task=task, space=space, more=more)))
 
 
 def pass_of(tokens: int, layers: int, width: int, keys: int, inner: int, matrices: int) -> int:

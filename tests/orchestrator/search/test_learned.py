@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -35,8 +34,6 @@ LORA = f"{{method: lora, rank: {{values: [1, 2, 4, 8, 16, 32]}}, learning_rate: 
 CRAFT = "{method: craft, ranks: {values: [[all, 4, 4], [all, 16, 16], [all, 64, 64]]}, dropout: {values: [0.0, 0.1]}}"
 BOUND = "constraints: {trainable_parameters: {max: 900}}\n"
 PROMOTION = "seeds: [0, 1]\nscheduler: {name: promotion, grace: 1}\ntraining: {epochs: 3}\n"
-
-Score = Callable[[Configuration], float | None]
 
 
 def size(run: RunSpec) -> int:
@@ -77,21 +74,15 @@ def end(state: State, configuration: Configuration, score: float | None) -> Stat
     return state
 
 
-def run(strategy: Learned, state: State | None = None, score: Score = score_of, at_most: int = 1000) -> State:
+def run(strategy: Learned, state: State | None = None, at_most: int = 1000) -> State:
     """One worker: each configuration ends before the next draw."""
     state = state or State()
     while at_most and strategy.is_open(state):
         at_most -= 1
         state = ask(strategy, state)
         for configuration in strategy.configurations(state)[-1:]:
-            state = end(state, configuration, score(configuration))
+            state = end(state, configuration, score_of(configuration))
     return state
-
-
-def recorded(state: State) -> State:
-    """The state as a later session reads it: its proposals are JSON in between."""
-    proposals = [Event.from_json(json.dumps(proposal.to_json())) for proposal in state.proposals]
-    return replace(state, proposals=tuple(proposals))  # type: ignore[arg-type]
 
 
 def points(state: State) -> list[dict[str, Any]]:
@@ -107,7 +98,9 @@ def test_equal_states_lead_to_equal_draws_and_nothing_runs_twice(tmp_path: Path,
     assert [trial.configuration for trial in strategy.wanted(uncut)] == drawn
     for cut in (1, 11, 12):  # the driver dies after a draw, and the next session continues from the log
         state = ask(learned(tmp_path, algorithm, 14), run(learned(tmp_path, algorithm, 14), at_most=cut))
-        strategy, state = learned(tmp_path, algorithm, 14), recorded(state)
+        # As a later session reads it: the proposals are JSON in between.
+        stored = tuple(Event.from_json(json.dumps(proposal.to_json())) for proposal in state.proposals)
+        strategy, state = learned(tmp_path, algorithm, 14), replace(state, proposals=stored)
         last = strategy.configurations(state)[-1]
         assert points(run(strategy, end(state, last, score_of(last)))) == points(uncut)
 
@@ -249,7 +242,6 @@ def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: P
     assert (plan.wanted, plan.most_jobs) == (3, 6)
 
 
-WIDE = Range(1e-5, 1e-1, "log_uniform")
 RANGED = Block(0, "lora", {"rank": Range(1, 64, "int_log_uniform"), "learning_rate": Range(1e-4, 1e-2, "log_uniform")})
 CHOSEN: dict[str, Dimension] = {
     "ranks": Choice((["all", 64, 64], ["all", 8, 8], ["all", 32, 32])),
@@ -271,7 +263,7 @@ def known_cost(point: Point) -> float:
         (RANGED,),
         (Block(0, "craft", CHOSEN),),
         (RANGED, Block(1, "craft", CHOSEN)),
-        (Block(0, "craft", CHOSEN | {"dropout": WIDE}),),
+        (Block(0, "craft", CHOSEN | {"dropout": Range(1e-5, 1e-1, "log_uniform")}),),
     ],
 )
 def test_a_point_is_found_again_by_its_parameters(blocks: tuple[Block, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +14,10 @@ from craft.methods import METHODS
 from orchestrator.plan.gpu_costs import CARDS, gpu_cost
 from orchestrator.plan.plan import make_plan
 from orchestrator.sweepfile.load import load_sweep
+from tests.craft.trainer.test_counting import config_of
 from tests.orchestrator.plans import count
 
 ROOT = Path(__file__).parents[3]
-ROBERTA = {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
-LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "RoBERTa-base": ROBERTA | {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072},
-    "RoBERTa-large": ROBERTA
-    | {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096, "num_attention_heads": 16},
-    "LLaMA2-7B": LLAMA | {"num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000},
-    "LLaMA3-8B": LLAMA | {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256},
-}
 FILES = {
     "RoBERTa-base": ("glue/roberta_base.yaml", "published_glue.csv"),
     "RoBERTa-large": ("glue/roberta_large.yaml", "published_glue.csv"),
@@ -38,7 +29,7 @@ FILES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FILES)
 def test_every_row_of_the_paper_is_planned_without_weights_and_the_header_has_the_hours(model: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[model]))
+    config_of(model.lower(), tmp_path)
     file, table = FILES[model]
     plan = make_plan(load_sweep(ROOT / "sweeps" / file, [f"model={tmp_path}"]))
     ours = [

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 import yaml
@@ -19,17 +18,15 @@ from craft.methods import by_peft_name as installed
 from orchestrator.plan.configuration import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.schema import sweep_schema
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block, Choice, grid, neighbours, sample
-from tests.orchestrator.plans import config_alone
+from tests.orchestrator.plans import config_alone, toy_sweep
+from tests.orchestrator.sweepfile.test_schema import VALIDATOR
 
 
 def block(content: dict, index: int = 0) -> Block:
     parsed, mistakes = parse_block(content, index)
     assert not mistakes
-    assert parsed is not None
     return parsed
 
 
@@ -92,13 +89,6 @@ LILY = block(
 )
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEP.replace("MODEL", config_alone(tmp_path / "tiny")))
-    return path
-
-
 def test_points_hold_config_as_peft_takes_it() -> None:
     for point in islice(sample((LILY,), 0), 20):
         config = point.parameters["config"]
@@ -114,9 +104,10 @@ def test_points_hold_config_as_peft_takes_it() -> None:
     assert [point.parameters for point in grid((alone,))] == [{"peft_type": "BEFT"}]
 
 
-def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
-    sweep = load_sweep(file)
-    jsonschema.Draft202012Validator(sweep_schema()).validate(yaml.safe_load(sweep.to_yaml()))
+def test_the_plan_counts_names_and_tells_apart(tmp_path: Path) -> None:
+    text = SWEEP.replace("MODEL", config_alone(tmp_path / "tiny"))
+    sweep = toy_sweep(tmp_path, text)
+    VALIDATOR.validate(yaml.safe_load(sweep.to_yaml()))
     plan = make_plan(sweep)
     # 8 modules of 32 x 32 with q, k, v and o: an A each, two B for each of the four, routers. Then 4 modules with q and v.
     lily = {r: 8 * r * 32 + 4 * 2 * r * 32 + 8 * r * 2 for r in (2, 4)}
@@ -134,7 +125,7 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
     assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
     assert {trial.trial.method for trial in plan.trials} == {"peft LILY", "peft HIRA", "peft FROD"}
     for tuned, together in (("config.r", True), ("projections", False)):
-        tuning = load_sweep(file, [f"replication={{seeds: [9], tuned: [{tuned}]}}"])
+        tuning = toy_sweep(tmp_path, text, f"replication={{seeds: [9], tuned: [{tuned}]}}")
         assert (len(set(map(Planner(tuning).identity.group, plan.configurations[:2]))) == 1) == together
 
 

@@ -47,8 +47,7 @@ def process_of(driver: int) -> psutil.Process:
     def following() -> list[psutil.Process]:
         return [child for child in psutil.Process(driver).children() if "orchestrator.review.mirror" in child.cmdline()]
 
-    wait_for(lambda: bool(following()), seconds=60)  # one that has died is started again
-    return following()[0]
+    return wait_for(following, seconds=60)[0]  # one that has died is started again
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import ray
 import torch
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from safetensors.torch import load_file
 
 from craft.results import Train
@@ -36,8 +38,7 @@ class Machine:
         environment = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DEADLINE_S)}
         before = nodes(address)
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda: len(nodes(address)) > len(before))
-        (self.node,) = nodes(address) - before
+        (self.node,) = wait_for(lambda: nodes(address) - before)
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -46,16 +47,11 @@ class Machine:
 
 
 def nodes(address: str) -> set[str]:
-    import ray
-
     return {node.hex() for node, info in ray._raylet.GcsClient(address=address).get_all_node_info().items() if info.state == 0}
 
 
 def drain(address: str, machine: Machine) -> None:
     """What `ray drain-node` and an autoscaler do."""
-    import ray
-    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-
     until = int((time.time() + DEADLINE_S) * 1000)
     client = ray._raylet.GcsClient(address=address)
     reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
