@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ FLAGS = (
 )
 
 
-class Browser:
+class Browser(AbstractContextManager):
     """A driver with the few verbs the tests use, and a record of everything that the page asked the network for."""
 
     def __init__(self, profile: Path, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
@@ -83,9 +84,6 @@ class Browser:
                 if url.scheme not in ("data", "blob", "chrome", "chrome-untrusted"):
                     asked.add(f"{url.scheme}://{url.netloc}")
         return asked
-
-    def __enter__(self) -> Browser:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.driver.quit()

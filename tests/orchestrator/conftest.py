@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +32,7 @@ space:
 """
 
 
-@dataclass(frozen=True)
-class SmallSweep:
+class SmallSweep(NamedTuple):
     """A finished sweep: its folder and its tracking store."""
 
     folder: Path

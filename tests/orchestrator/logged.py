@@ -224,10 +224,6 @@ def history(uri: str, run: Run, metric: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in MlflowClient(uri).get_metric_history(run.info.run_id, metric)]
 
 
-CURVES = {"search_score", "train_loss", "epoch"}
-"""What trials report. Other metrics are summed up: their last values count."""
-
-
 def contents(uri: str) -> dict[str, Any]:
     """Returns everything that the store has of the sweep, with keys in place of MLflow's ids, as plain data."""
     client, table = MlflowClient(uri), runs(uri)
@@ -236,11 +232,12 @@ def contents(uri: str) -> dict[str, Any]:
     for place, run in table.items():
         tags = {name: keys.get(value, value.replace(run.info.run_id, "ID")) for name, value in run.data.tags.items() if value}
         files = sorted(file.path for file in client.list_artifacts(run.info.run_id))
+        # What trials report; other metrics are summed up: their last values count.
         points = {
             name: sorted(
                 {(point.step, point.timestamp, point.value) for point in client.get_metric_history(run.info.run_id, name)}
             )
-            for name in (CURVES & run.data.metrics.keys() if place[0] == "trial" else ())
+            for name in ({"search_score", "train_loss", "epoch"} & run.data.metrics.keys() if place[0] == "trial" else ())
         }
         times = [run.info.status, run.info.start_time, run.info.end_time if run.info.status != "RUNNING" else None]
         data = [dataset.dataset.digest for dataset in run.inputs.dataset_inputs]

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from craft.results import Counts, Train
 from craft.spec import RunSpec
@@ -31,9 +31,6 @@ from orchestrator.record.options import Options
 from orchestrator.worker.preparation import Shared
 from tests.orchestrator.plans import toy_plan
 from tests.orchestrator.recorded import results_of
-
-if TYPE_CHECKING:
-    from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 3
@@ -175,7 +172,7 @@ def starts(log: Path) -> list[tuple[int, int, int]]:
 
 
 @contextmanager
-def ray_cluster(*nodes: dict[str, Any], **head: Any) -> Iterator[Cluster]:
+def ray_cluster(*nodes: dict[str, Any], **head: Any) -> Iterator[Any]:
     """A cluster of Ray nodes on this machine; what is not said of the head is that it has no cores."""
     import ray
     from ray.cluster_utils import Cluster

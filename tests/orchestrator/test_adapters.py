@@ -288,7 +288,6 @@ def test_a_seed_that_was_added_and_failed_is_not_cut(tmp_path: Path, monkeypatch
 
 
 PAIRS = [["the old man waits for the bus", "an old man is waiting for a bus"], ["a girl sings", "the plan was rejected"]]
-ROWS = pd.DataFrame(PAIRS, columns=["text", "text_pair"])
 ASK = """
 pairs = {pairs!r}
 print(json.dumps([model.eval()(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in pairs]))
@@ -327,7 +326,7 @@ def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
         answers(f"model, tokenizer = M.from_pretrained({str(merged)!r}), T.from_pretrained({str(merged)!r})"), wanted, atol=1e-3
     )
     for folder in (adapter, merged):
-        served = Answerer(folder).predict(ROWS)
+        served = Answerer(folder).predict(pd.DataFrame(PAIRS, columns=["text", "text_pair"]))
         assert list(served) == ["value"]
         np.testing.assert_allclose(served["value"], wanted, atol=1e-3)
 

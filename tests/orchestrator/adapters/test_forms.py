@@ -34,7 +34,6 @@ from tests.golden import check_golden
 UNMERGED = dict.fromkeys(
     ("lotr", "superlora", "loretta", "houlsby", "pfeiffer", "adapterdrop"), "not merged into the base weights"
 ) | {"peft LILY": "not supported for Lily"}
-MERGES = [name for name, case in SUBJECTS.items() if not case.words]
 SHORT = {"train_examples": 16, "eval_examples": 8, "max_steps": 1, "batch_size": 8, "max_length": 16}
 """Settings of a training whose scores do not matter."""
 TOKENS = torch.arange(1, 13).view(2, 6)
@@ -42,9 +41,9 @@ HEADS = ("roberta", "distilbert")
 """A head of two layers in one module, and of two modules."""
 PAIRS = [
     pytest.param(name, head, marks=() if name in QUICK else pytest.mark.slow)
-    for name in MERGES
+    for name, case in SUBJECTS.items()
     for head in HEADS
-    if head == HEADS[0] or " " not in name
+    if not case.words and (head == HEADS[0] or " " not in name)
 ]
 
 

@@ -39,7 +39,6 @@ from tests.orchestrator.stand_in import ROOT
 
 SCHEMA = reports_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-SEEDS = (0, 1, 2)
 
 
 def checked(report: Report) -> dict[str, Any]:
@@ -71,7 +70,7 @@ NAN, INFINITE = over_seeds(math.nan, 80, 81), over_seeds(math.inf, 80, 81)
      ({"LoRA a": (1, INFINITE), "LoRA b": (2, over_seeds(1, 2, 3))}, True)],
 )  # fmt: skip
 def test_a_front_without_some_numbers_is_json(tmp_path: Path, configurations: Any, answered: bool) -> None:
-    seeds = (0,) if len(configurations.get("LoRA a", (0, {}))[1]) == 1 else SEEDS
+    seeds = (0,) if len(configurations.get("LoRA a", (0, {}))[1]) == 1 else (0, 1, 2)
     report = checked(front_report(read_folder(record(tmp_path / "s", configurations, seeds=seeds))))
     assert (report["answer"]["kind"] not in ("unfinished", "failed")) == bool(report["answer"]["configuration"]) == answered
     assert len(report["rows"]) == len(configurations)

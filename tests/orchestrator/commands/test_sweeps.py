@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from orchestrator.commands import results
 from orchestrator.commands.app import NO, WRONG, main
@@ -21,6 +22,7 @@ from orchestrator.record.folder import one_driver
 from orchestrator.record.log import read_state
 from orchestrator.tracking.artifacts import log_copy
 from orchestrator.tracking.desired import SWEEP, SWEEP_ID
+from orchestrator.tracking.reader import StoreReader
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.logged import mirror
 from tests.orchestrator.recorded import over_seeds, record, write_log
@@ -119,8 +121,6 @@ def test_remove_refuses_while_a_driver_lives(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow import MlflowClient
-
     monkeypatch.setenv("CRAFT_CACHE_DIR", "cache")  # equal names have equal ids, also in a session that runs at the same time
     for name in ("done", "kept"):
         folder = finished(name, uri)
@@ -159,8 +159,6 @@ def test_remove_deletes_the_folder_the_runs_and_their_artifacts(uri: str, cli: C
 
 
 def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cli) -> None:
-    from orchestrator.tracking.reader import StoreReader
-
     folder = finished("done", uri)
     file = read_state(folder / "log.jsonl").sweep.model_dump(mode="json")
     write_log(folder, SessionStarted(sweep=file, configurations=1, trainings=1, folder=str(folder.absolute())))
@@ -173,8 +171,6 @@ def test_the_runs_of_a_copied_folder_are_those_of_the_original(uri: str, cli: Cl
 
 
 def test_a_name_of_one_sweep_in_a_folder_and_of_another_in_the_store_removes_neither(uri: str, cli: Cli) -> None:
-    from orchestrator.tracking.reader import StoreReader
-
     first = finished("done", uri)
     assert main(["replay", str(first)]) == 0
     shutil.rmtree(first)
@@ -186,8 +182,6 @@ def test_a_name_of_one_sweep_in_a_folder_and_of_another_in_the_store_removes_nei
 
 
 def test_a_sweep_whose_artifacts_are_out_of_reach_is_listed_and_explained(uri: str, cli: Cli) -> None:
-    from mlflow import MlflowClient
-
     client, tags = MlflowClient(uri), {"craft.kind": "sweep", "craft.sweep": "far", "craft.sweep_id": "6" * 32}
     client.create_run(client.create_experiment("far", artifact_location="nowhere://host/far"), tags=tags)
     (row,) = cli("list", "--tracking-uri", uri, "--json").report["sweeps"]
@@ -198,8 +192,6 @@ def test_a_sweep_whose_artifacts_are_out_of_reach_is_listed_and_explained(uri: s
 
 @pytest.mark.parametrize("tag", ["craft.sweep_id", pytest.param("craft.sweep", marks=pytest.mark.slow)])
 def test_a_run_whose_tags_somebody_has_changed_is_no_sweep_and_names_no_file(tag: str, uri: str, cli: Cli, here: Path) -> None:
-    from mlflow import MlflowClient
-
     mine = here / "mine.jsonl"
     mine.write_text("mine\n")
     folder, client = finished("done", uri), MlflowClient(uri)

@@ -12,7 +12,6 @@ import torch
 from transformers import GPT2Config, GPT2Model
 
 from craft.results import RunFailed
-from orchestrator.commands.app import main
 from tests.orchestrator.conftest import Cli
 from tests.orchestrator.plans import config_alone
 
@@ -97,10 +96,9 @@ def share(stack: np.ndarray, ranks: tuple[int, int, int]) -> float:
     return float(np.square(core).sum() / np.square(stack).sum())
 
 
-def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Path, cli: Cli) -> None:
     call = ["energy", str(tmp_path / "model"), "--ranks", "all,8,8", "--ranks", "2,24,12", "--json"]
-    assert main(call) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(cli(*call).out)
     fused = np.stack([block.attn.c_attn.weight.detach().numpy() for block in gpt2.h]).astype(np.float64)
     stacks = {"q": np.swapaxes(fused[:, :, :24], 1, 2), "v": np.swapaxes(fused[:, :, 48:], 1, 2)}
     expected = [(name, ranks) for name in stacks for ranks in [(3, 8, 8), (2, 24, 12)]]
@@ -108,8 +106,7 @@ def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Pa
     for row, (name, ranks) in zip(rows, expected, strict=True):
         assert row["parameters"] == sum(rank**2 for rank in ranks)
         assert row["energy_kept"] == pytest.approx(share(stacks[name], ranks), abs=1e-5)
-    assert main(call[:-1]) == 0
-    assert f"{share(stacks['v'], (2, 24, 12)):.1%}" in capsys.readouterr().out
+    assert f"{share(stacks['v'], (2, 24, 12)):.1%}" in cli(*call[:-1]).out
 
 
 @pytest.mark.parametrize(
@@ -122,8 +119,7 @@ def test_the_share_is_that_of_numpys_decomposition(gpt2: GPT2Model, tmp_path: Pa
     ],
 )
 def test_what_cannot_be_had_is_said(
-    gpt2: GPT2Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], message: str
+    gpt2: GPT2Model, tmp_path: Path, cli: Cli, model: str, arguments: list[str], message: str
 ) -> None:
-    assert main(["energy", str(tmp_path / model), *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli("energy", str(tmp_path / model), *arguments, status=2).err
     assert not (tmp_path / "cache").exists()

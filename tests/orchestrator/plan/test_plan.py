@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.record.resume import contradictions
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.space.dimensions import Point
+from tests.craft.trainer.test_counting import config_of
 from tests.orchestrator.plan.test_starting_rates import rate
 from tests.orchestrator.plans import toy_plan, toy_sweep
-from tests.orchestrator.sweepfile.test_paper_sweeps import CONFIGS
 
 BASE = """\
 tasks: [toy/sentiment, toy/paraphrase]
@@ -39,7 +38,7 @@ def test_equal_content_is_one_configuration_however_it_is_written(tmp_path: Path
 
 
 def test_all_and_the_number_it_stands_for_are_one_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["RoBERTa-base"]))
+    config_of("roberta-base", tmp_path)
     text = BASE.replace("[all, 32, 32]", "[12, 16, 16], [all, all, 16], [12, 768, 16]")
     plan = make_plan(toy_sweep(tmp_path, f"model: {tmp_path}\n{text}"))
     assert labels(plan) == ["CRAFT 16, q v", "CRAFT (all,all,16), q v", "LoRA r2, q v"]

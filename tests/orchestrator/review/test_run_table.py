@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
+import optuna
 import pandas as pd
 import pytest
 
@@ -104,8 +106,6 @@ def test_a_trial_that_is_there_twice_counts_once_or_is_refused(tmp_path: Path, s
 @pytest.mark.slow
 def test_mlflows_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
     """Runs within a run, as a search logs them; the run that holds them is no training."""
-    import mlflow
-
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     mlflow.set_experiment("ranks")
     with mlflow.start_run(run_name="search"):
@@ -123,8 +123,6 @@ def test_mlflows_table_of_runs(tmp_path: Path, sweep: PastSweep) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_of_ours_exported_from_mlflow(tmp_path: Path, sweep: PastSweep) -> None:
-    import mlflow
-
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert main(["replay", str(tmp_path / "runs" / "ranks"), "--tracking-uri", uri]) == 0
     mlflow.set_tracking_uri(uri)
@@ -138,8 +136,6 @@ def test_a_sweep_of_ours_exported_from_mlflow(tmp_path: Path, sweep: PastSweep) 
 @pytest.mark.slow
 def test_optunas_table_of_trials(tmp_path: Path, sweep: PastSweep) -> None:
     """A study over rank and seed; pruned and failed trials are counted as such."""
-    import optuna
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def objective(trial: optuna.Trial) -> float:

@@ -86,7 +86,10 @@ def test_a_whole_piece_is_sent_once_and_one_that_is_gone_again(
         copy.step()
     whole = sorted(set(sent))[:-1]
     assert len(whole) >= 3
-    assert all(int(name[:12]) == size for name, size in zip(whole[1:], _ends(folder, whole), strict=False))
+    # A piece ends behind the first line that ends at least a piece's size after its beginning.
+    log = (folder / "log.jsonl").read_bytes()
+    ends = [log.index(b"\n", int(name[:12]) + artifacts.PIECE - 1) + 1 for name in whole]
+    assert all(int(name[:12]) == size for name, size in zip(whole[1:], ends, strict=False))
     sweep.train(trial)
     sweep.close()
     before = len(sent)
@@ -115,9 +118,3 @@ def test_a_log_that_was_cut_back_replaces_what_store_and_cache_have_of_it(uri: s
         mirror(folder, uri)
         assert find_sweep("demo", uri).state == find_sweep(str(folder)).state
         log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:8]))
-
-
-def _ends(folder: Path, names: list[str]) -> list[int]:
-    """The place behind the first line that ends at least a piece's size after each of these places."""
-    log = (folder / "log.jsonl").read_bytes()
-    return [log.index(b"\n", int(name[:12]) + artifacts.PIECE - 1) + 1 for name in names]

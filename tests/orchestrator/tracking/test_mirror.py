@@ -125,8 +125,7 @@ def test_kills_between_requests_lose_and_double_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hook", "error"),
-    [("before", MlflowException("come back later", BUSY)), pytest.param("after", Lost("no answer"), marks=pytest.mark.slow)],
+    ("hook", "error"), [("before", MlflowException("come back later", BUSY)), ("after", Lost("no answer"))]
 )
 def test_a_store_that_fails_a_third_of_all_requests_holds_up_nothing_and_makes_no_run_twice(
     uri: str, tmp_path: Path, empty_store: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch, hook: str, error: Any

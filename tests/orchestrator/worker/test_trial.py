@@ -32,11 +32,6 @@ def outcome_of(trial: PlannedTrial, *arguments, **named) -> Outcome:
     return outcome
 
 
-def finished(directory: Path) -> RunResult:
-    (directory / "adapter").mkdir(parents=True)
-    return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 4, 6, 1.5, ["a note"], {"device": "x"})
-
-
 def raising(error: Exception):
     def train(run: RunSpec, directory: Path, **_) -> RunResult:
         raise error
@@ -121,7 +116,8 @@ def test_memory_that_ran_out_is_answered_by_smaller_batches_from_the_last_checkp
             error = OutOfMemory("out of memory with evaluation batches")
             error.scoring = True
             raise error
-        return finished(directory)
+        (directory / "adapter").mkdir(parents=True)
+        return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 4, 6, 1.5, ["a note"], {"device": "x"})
 
     trial = spec(batch_size=8, gradient_accumulation=2)
     result = outcome_of(trial, tmp_path, lambda p: None, train=train).result
