@@ -129,12 +129,15 @@ class Simulation:
         return Summary(name, name, METHODS[method], {"rank": factor}, {}, tasks, size, scores, 0, 0, 0, 0, 0,
                        source=source, credits=credits, tuning=tuning)  # fmt: skip
 
-    def mark(self, names: Sequence[str], seeds: int) -> list[Summary]:
-        """Returns the configurations after so many seeds, with their probabilities."""
+    def mark(self, names: Sequence[str], seeds: int, first: int = 0) -> list[Summary]:
+        """Returns the configurations after so many seeds, from the first one on, with their probabilities."""
         rows = []
-        for name in names:
-            scores = {key: score for key, score in self.summaries[name].scores.items() if key[1] < seeds}
-            rows.append(rescored(self.summaries[name], scores, self.rows * self.tasks))
+        for row in map(self.summaries.__getitem__, names):
+            scores, credits = (
+                {(task, seed - first): value for (task, seed), value in table.items() if first <= seed < first + seeds}
+                for table in (row.scores, row.credits)
+            )
+            rows.append(rescored(row, scores, self.rows * self.tasks, credits=credits))
         return mark_front(rows, DEFAULT_OBJECTIVES)
 
 

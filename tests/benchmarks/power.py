@@ -18,12 +18,11 @@ import numpy as np
 
 from craft.results import Counts
 from orchestrator.plan.configuration import Configuration
-from orchestrator.results.front import enough_of, mark_front
+from orchestrator.results.front import enough_of
 from orchestrator.results.metrics import SIZE
 from orchestrator.results.power import Members, assume, foresee
-from orchestrator.results.summary import Summary
-from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
-from tests.benchmarks.answer import Simulation, rescored
+from orchestrator.sweepfile.settings import Enough
+from tests.benchmarks.answer import Simulation
 from tests.benchmarks.calibration import GENERATORS
 
 PILOT = 3
@@ -31,18 +30,6 @@ PLANS = ((3, 1), (5, 1), (3, 2))
 """Seeds, and how many times as many rows as the pilot has."""
 Outcome = list[list[float]]
 """Of each sweep: for every plan what a pilot says, what is assumed, and whether there is an answer."""
-
-
-def with_seeds(sweep: Simulation, first: int, many: int) -> list[Summary]:
-    """Returns the judged configurations of a sweep with so many of its seeds, from the first one on."""
-    rows = []
-    for row in sweep.summaries.values():
-        scores, credits = (
-            {(task, seed - first): value for (task, seed), value in table.items() if first <= seed < first + many}
-            for table in (row.scores, row.credits)
-        )
-        rows.append(rescored(row, scores, sweep.rows * sweep.tasks, credits=credits))
-    return mark_front(rows, DEFAULT_OBJECTIVES)
 
 
 def members_of(sweep: Simulation) -> Members:
@@ -58,12 +45,12 @@ def simulated(generator: type[Simulation], world: str, sweeps: int, seed: int = 
     random = np.random.default_rng(seed)
     for _ in range(sweeps):
         sweep, values = generator(world, random), list[float]()
-        members, rows, pilot = members_of(sweep), float(sweep.rows * sweep.tasks), with_seeds(sweep, 0, PILOT)
+        members, rows, pilot = members_of(sweep), float(sweep.rows * sweep.tasks), sweep.mark([*sweep.truths], PILOT)
         outlooks = foresee(members, pilot, rows, ""), assume(members, sweep.tasks, "tuned" in world)
         for seeds, times in PLANS:
             sweep.score_again(times)
             values += [outlook.answered(seeds, times * rows, Enough()) if outlook else np.nan for outlook in outlooks]
-            values.append(float(enough_of(with_seeds(sweep, PILOT, seeds)) is not None))
+            values.append(float(enough_of(sweep.mark([*sweep.truths], seeds, PILOT)) is not None))
         yield values
 
 

@@ -49,9 +49,9 @@ def test_a_pilot_says_how_many_sweeps_have_an_answer(generator: type[Simulation]
     for seed in range(24):
         sweep = generator(world, np.random.default_rng(seed))
         rows = float(sweep.rows * sweep.tasks)
-        outlook = foresee(benchmark.members_of(sweep), benchmark.with_seeds(sweep, 0, 3), rows, "")
+        outlook = foresee(benchmark.members_of(sweep), sweep.mark([*sweep.truths], 3), rows, "")
         said.append(outlook.answered(3, rows, RULE))
-        answers.append(enough_of(benchmark.with_seeds(sweep, 3, 3)) is not None)
+        answers.append(enough_of(sweep.mark([*sweep.truths], 3, 3)) is not None)
     assert abs(np.mean(said) - np.mean(answers)) < 0.25  # three standard errors of 24 sweeps
     if 0.2 < np.mean(answers) < 0.8:
         assert np.mean(said, where=answers) > np.mean(said, where=np.logical_not(answers))
@@ -60,7 +60,7 @@ def test_a_pilot_says_how_many_sweeps_have_an_answer(generator: type[Simulation]
 def test_sizes_that_no_sweep_has_take_the_nearest_of_their_method() -> None:
     """The pilot's small LoRAs are 20 points behind its large ones: a plan of large ones alone is open, one with both is not."""
     sweep = Simulation("flat", np.random.default_rng(0))
-    pilot = benchmark.with_seeds(sweep, 0, 3)
+    pilot = sweep.mark([*sweep.truths], 3)
     own = foresee(benchmark.members_of(sweep), pilot, float(sweep.rows), "")
     again = foresee(list(reversed(benchmark.members_of(sweep))), pilot, float(sweep.rows), "")
     assert own.truths.mean(axis=0) == pytest.approx(again.truths.mean(axis=0)[::-1])
