@@ -26,7 +26,7 @@ from orchestrator.results.front import SEEDS
 from orchestrator.results.luck import luck
 from orchestrator.results.metrics import SIZE, column_of
 from orchestrator.results.posterior import Evidence, Numbers, shares
-from orchestrator.results.probabilities import MOST_ALIKE, evidence
+from orchestrator.results.probabilities import MOST_PRIOR, evidence
 from orchestrator.results.summary import Summary, complete_among, summarize_entries
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 
@@ -56,7 +56,7 @@ class Outlook:
         truths: `(sweeps, n)`, true scores.
         residuals: `(sweeps, n)`, the variance of a score by what another seed changes on infinitely many rows.
         drawn, shared: what one scored row changes that is drawn again with each seed, and what it changes for all seeds.
-        base: of the configurations, with the luck of choosing alone, and the degrees of freedom that others give to a variance.
+        base: of the configurations, with the luck of choosing alone, and the degrees of freedom of the variances' prior.
         source: where this is known from.
     """
 
@@ -98,7 +98,7 @@ def members_of(plan: Plan) -> Members:
 def assume(members: Members, tasks: int = 1, tuned: bool = False) -> Outlook:
     """Returns the outlook where nothing is known: that of the trainings recorded in docs/measurements/records."""
     many, random = len(members), np.random.default_rng(1)
-    base = _evidence_of(members, np.full(many, tuned * CHOICE / tasks), np.full(many, MOST_ALIKE), TOGETHER)
+    base = _evidence_of(members, np.full(many, tuned * CHOICE / tasks), np.full(many, MOST_PRIOR), TOGETHER)
     sweeps = _sweeps(members)
     rest, scatter = np.exp(UNSURE * random.standard_normal((2, sweeps, 1))) * [[[REST]], [[SCATTER]]]
     gain = random.exponential(GAIN, (sweeps, 1)) * np.log2(np.maximum(base.size, 1))
@@ -133,9 +133,9 @@ def foresee(members: Members, complete: Sequence[Summary], rows: float, source: 
     if shared is not None and every is not None:
         typical = float(np.median(shared)) * rows
         drawn, of_all = max(0.0, float(np.median(every)) * rows - typical) * float(observed.seeds.mean()), typical
-    others = np.maximum(freedom - observed.seeds[at] + 1, 0)
+    of_prior = np.maximum(freedom - observed.seeds[at] + 1, 0)
     choices = np.array([complete[place].tuning.luck for place in at])
-    base = _evidence_of(members, choices, others, observed.together)
+    base = _evidence_of(members, choices, of_prior, observed.together)
     return Outlook(truths, np.maximum(variances - drawn / rows, 0.0), drawn, of_all, base, source)
 
 

@@ -39,16 +39,16 @@ from orchestrator.sweepfile.settings import Enough, Objectives
 
 UNSHARED = 4
 """So many pairs that share nothing are added to the pairs of a family, of which two or three seeds show little."""
-MOST_ALIKE = 5.0
-"""The most degrees of freedom of the prior of variances, the likeliest over all records: two or three seeds often look more
-alike than they are."""
+MOST_PRIOR = 5.0
+"""The most degrees of freedom of the prior of variances, the likeliest over all records: variances of two or
+three seeds often look more equal than they are."""
 FAR = 4.0
 """The standard deviations by which a seed that fell is below the others of its configuration."""
 
 
 def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
     """Returns sample variances `(n,)`, each moved towards their common value (Smyth 2004, equation 3 and section 6.2; by no
-    more than MOST_ALIKE), and the degrees of freedom after that, at most those of all. Fewer than three stay as they are;
+    more than MOST_PRIOR), and the degrees of freedom after that, at most those of all. Fewer than three stay as they are;
     `freedom` is of all or `(n,)`."""
     from scipy.optimize import newton
     from scipy.special import digamma, polygamma
@@ -60,12 +60,12 @@ def moderate(variances: ArrayLike, freedom: Any) -> tuple[Numbers, Any]:
     logs = np.log(positive) - digamma(freedom / 2) + np.log(freedom / 2)
     excess, total = float(logs.var(ddof=1) - np.mean(polygamma(1, freedom / 2))), np.sum(np.zeros(len(sample)) + freedom)
     if excess <= 0:
-        prior, common = MOST_ALIKE, float((positive * freedom).sum() / total)
+        prior, common = MOST_PRIOR, float((positive * freedom).sum() / total)
     else:
         # 1 / trigamma is nearly linear (Smyth 2004, appendix).
         prior = 2 * float(newton(lambda x: 1 / polygamma(1, x) - 1 / excess, 0.5 + 1 / excess, rtol=1e-9, disp=False))
         common = math.exp(float(logs.mean()) + float(digamma(prior / 2)) - math.log(prior / 2))
-        prior = min(prior, MOST_ALIKE)
+        prior = min(prior, MOST_PRIOR)
     return (freedom * sample + prior * common) / (freedom + prior), np.minimum(freedom + prior, total)
 
 

@@ -79,7 +79,7 @@ def growing(method: str, *scores: float) -> list[Summary]:
         (DOUBTFUL, {"rule": Enough(sure=0.6)}, "small", [], None),
         (DOUBTFUL, {"rule": Enough(sure=0.97)}, "large", [], None),
         (FLAT, {}, "c1000", [], {}),
-        # Two that are a point apart stay so.
+        # Two whose scores differ by the margin itself.
         ([STEEP[0], made("middle", 4_000, around(94, 1)), made("large", 73_728, around(95, 1))], {}, "large",
          ["whether lora middle", "No more seeds or other size is likely to settle it (5 % at most). A larger `within`"], None),
         # The best at the end of what was tried asks for more, where the curve rises.

@@ -18,7 +18,7 @@ from craft.scoring.predictions import CREDITS, credits_of
 from orchestrator.plan.trial import Why
 from orchestrator.results.intervals import compare, sampling_reach
 from orchestrator.results.posterior import Evidence
-from orchestrator.results.probabilities import EXPECTED, MOST_ALIKE, P_ENOUGH, P_FRONT, moderate, shares, with_probabilities
+from orchestrator.results.probabilities import EXPECTED, MOST_PRIOR, P_ENOUGH, P_FRONT, moderate, shares, with_probabilities
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tuning import Tuning, luck_of_choice
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES
@@ -32,7 +32,7 @@ from tests.orchestrator.recorded import entry, made
     [
         # squeezeVar of limma's port to Python, inmoose 0.9.1: var_post, and df_prior + freedom, at most those of all
         ([1.0, 9.0, 0.5], 2, [1.84060211, 4.47889691, 1.67570869], 6),  # df_prior is 4.06 there
-        # no more spread than chance gives: df_prior is infinite there, MOST_ALIKE here, around the mean of all
+        # no more spread than chance gives: df_prior is infinite there, MOST_PRIOR here, around the mean of all
         ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.00371429, 0.878, 1.118, 0.93228571, 1.318, 0.876], 5),
         ([1.0, 9.0], 2, [1.0, 9.0], 2),  # two show no spread
         ([0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2], 2, [0.00340875980, 0.323224261, 0.722993637, 4.16101027, 0.243270386,
@@ -55,7 +55,7 @@ def test_variances_that_spread_hardly_more_than_chance_are_drawn_to_the_common_o
         reach = math.sqrt(math.pi**2 / 6 + excess)  # of the logarithms of three, whose chance is trigamma(1)
         found, sure = moderate(np.exp([-reach, 0.0, reach]), 2)
         common = math.exp(np.euler_gamma)  # exp(mean of logs - digamma(1))
-        assert found == pytest.approx((2 * np.exp([-reach, 0.0, reach]) + MOST_ALIKE * common) / (2 + MOST_ALIKE), rel=1e-3)
+        assert found == pytest.approx((2 * np.exp([-reach, 0.0, reach]) + MOST_PRIOR * common) / (2 + MOST_PRIOR), rel=1e-3)
         assert sure == 6
 
 
