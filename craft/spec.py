@@ -53,6 +53,8 @@ class RunSpec(Settings):
     warm_start: WarmStart | None = None
     cut_from: CutFrom | None = None
     measure: MeasureSettings = Field(default_factory=MeasureSettings)
+    search_only: bool = Field(False, exclude_if=not_)
+    """Whether the reported rows are not scored, because the run only helps to choose settings."""
 
     @model_validator(mode="after")
     def _method_knows_its_parameters(self) -> RunSpec:

@@ -166,12 +166,15 @@ def score(
     smaller: Smaller, model: Any, scorer: Scorer, place: Path, forgetting: Forgetting | None, notes: Sequence[str] = ()
 ) -> None:
     """Scores the model that has the cut adapter, and puts the scores into its record; the outputs behind them go to `place`."""
-    searched = scorer.search(model)
-    reported = scorer.reported(model, place, lambda _scores: None)
     record = smaller.record
-    record["metrics"] |= searched | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
-    record["notes"] += [*reported.notes, *notes]
-    record["facts"] |= scorer.searched | reported.facts
+    record["metrics"] |= scorer.search(model)
+    record["notes"] += notes
+    record["facts"] |= scorer.searched
+    if not smaller.run.search_only:
+        reported = scorer.reported(model, place, lambda _scores: None)
+        record["metrics"] |= (forgetting.metrics(model) if forgetting else {}) | reported.metrics
+        record["notes"] = [*reported.notes, *record["notes"]]
+        record["facts"] |= reported.facts
 
 
 def write(smaller: Smaller, source: Path, to: Path) -> None:

@@ -114,5 +114,12 @@ def _short(spec: RunSpec) -> RunSpec:
         "evaluate_every": "end",
     }
     # LoRA needs no decomposition, trains on tasks without a head, too, and its step takes about as long as CRAFT's.
-    plain: dict[str, Any] = {"method": "lora", "parameters": {}, "warm_start": None, "cut_from": None, "measure": {}}
+    plain: dict[str, Any] = {
+        "method": "lora",
+        "parameters": {},
+        "warm_start": None,
+        "cut_from": None,
+        "measure": {},
+        "search_only": False,
+    }
     return RunSpec.model_validate(spec.model_dump() | plain | {"training": training.model_dump() | changes})

@@ -38,6 +38,7 @@ from craft.results import (
     name_memory_errors,
 )
 from craft.scoring.forgetting import Forgetting
+from craft.scoring.predictions import Reported
 from craft.scoring.scorer import Scorer
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks.task import Task
@@ -249,14 +250,17 @@ class Run:
 
 
 def finish(run: Run) -> RunResult:
-    """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that."""
+    """Scores the reported splits with the selected weights, once, unless the run only helps to choose; saves the weights as the
+    adapter, and cuts that."""
     best, steps = run.best, run.loop.step
     assert best.weights is not None, "a run ends with an evaluation"
     if best.step != steps:
         restore_trainable(run.model, best.weights)
+    reported, forgotten = Reported({}, [], {}), dict[str, float]()
     with run.scoring():
-        reported = run.scorer.reported(run.model, run.directory, lambda scores: _keep_predictions(run, scores))
-        forgotten = run.forgetting.metrics(run.model) if run.forgetting else {}
+        if not run.spec.search_only:
+            reported = run.scorer.reported(run.model, run.directory, lambda scores: _keep_predictions(run, scores))
+            forgotten = run.forgetting.metrics(run.model) if run.forgetting else {}
         costs = run.meter.costs()
     metrics = best.metrics | reported.metrics | forgotten
     describe = run.spec.row.describe

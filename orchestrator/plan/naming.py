@@ -114,6 +114,7 @@ class Identity:
             seed=seed,
             warm_start=begin,
             measure=sweep.measure,
+            search_only=bool(sweep.tuned_settings) and seed in sweep.seeds,
         )
         return run.with_rate(lambda: self._width)
 

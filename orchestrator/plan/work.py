@@ -177,29 +177,32 @@ def work_parts(plan: Plan) -> Iterator[tuple[Configuration, str, Work]]:
             every = sum(steps(_training(plan, point, task), one.train) for task, one in rows.items())
             return every, point.counts.trainable_parameters
 
-        repeated = [(max(plan.probed, key=length), plan.wanted * len(plan.sweep.seeds))]
+        repeated = [(max(plan.probed, key=length), 0, plan.wanted * len(plan.sweep.seeds))]
     else:
-        repeated = [(family.groups[0][0], _trainings(plan, family)) for family in plan.families]
-    for configuration, times in repeated:
-        yield from ((configuration, task, _of_run(plan, configuration, one) * times) for task, one in rows.items())
+        repeated = [(family.groups[0][0], *_trainings(plan, family)) for family in plan.families]
+    for configuration, tuning, measuring in repeated:
+        for task, one in rows.items():
+            work = _of_run(plan, configuration, one, search_only=True) * tuning + _of_run(plan, configuration, one) * measuring
+            yield configuration, task, work
 
 
-def _trainings(plan: Plan, family: Family) -> int:
+def _trainings(plan: Plan, family: Family) -> tuple[int, int]:
+    """Returns the numbers of trainings that tune, and of those that are reported."""
     sweep = plan.sweep
     if not sweep.tunes:
-        return family.candidates * len(sweep.seeds)
+        return 0, family.candidates * len(sweep.seeds)
     tuning = family.planned * len(sweep.seeds) if family.candidates > 1 else 0
-    return tuning + len(family.groups) * len(sweep.reported_seeds)
+    return tuning, len(family.groups) * len(sweep.reported_seeds)
 
 
-def _of_run(plan: Plan, trained: Configuration, rows: Rows) -> Work:
+def _of_run(plan: Plan, trained: Configuration, rows: Rows, *, search_only: bool = False) -> Work:
     from craft.trainer.loop import evaluation_steps, total_steps
     from craft.trainer.pace import FORWARD
 
     training = _training(plan, trained, rows.task.name)
     examples, most = min(rows.train, training.train_examples or rows.train), training.eval_examples
     search = min(rows.search, training.search_examples or most or rows.search)
-    reported = sum(min(size, most or size) for size in rows.reported)
+    reported = 0 if search_only else sum(min(size, most or size) for size in rows.reported)
     adapts, learns = trained.counts.trainable_parameters, trained.counts.head_parameters
     steps = total_steps(training, examples) if adapts or learns else 0
     evaluations = len(evaluation_steps(training, examples)) if steps else 1

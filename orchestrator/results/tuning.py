@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from craft.results import EXAMPLES, METRIC, SEARCHED
-from craft.scoring.predictions import CREDITS, read_credits
+from craft.results import METRIC, SEARCHED
+from craft.scoring.predictions import SEARCH_CREDITS, read_credits
 from orchestrator.plan.configuration import text
 from orchestrator.plan.trial import Trial, TrialResult
 from orchestrator.record.state import Entry
@@ -23,7 +24,10 @@ from orchestrator.results.intervals import sampling_reach
 from orchestrator.sweepfile.fair import RATE
 
 Numbers = NDArray[np.float64]
-DRAWS = 1000
+DRAWS = 200, 400
+"""Of the candidates' true scores, and for each of the rows."""
+FAR = 4.0
+"""So many standard errors of a score, the luck of all candidates left out."""
 COMMON = 0.62
 """The part of a row's luck that all candidates share: 0.57 on SST-2, 0.73 on QQP (docs/measurements/records/answers.npz)."""
 
@@ -141,7 +145,7 @@ def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
     known."""
     tasks: dict[str, dict[str, list[TrialResult]]] = {entry.trial.task: {} for entry in entries}
     for trial, result in ((entry.trial, entry.result) for entry in entries):
-        if result and {"score", "search_score"} <= result.metrics.keys() and {EXAMPLES, SEARCHED} <= result.facts.keys():
+        if result and "search_score" in result.metrics and SEARCHED in result.facts:
             tasks[trial.task].setdefault(trial.configuration, []).append(result)
     return {task: _luck_of([*groups.values()]) if len(groups) > 1 else 0.0 for task, groups in tasks.items()}
 
@@ -149,48 +153,44 @@ def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
 def _luck_of(candidates: Sequence[Sequence[TrialResult]]) -> float:
     """Returns the luck of choosing among candidates, each with the results of the seeds that tuned: by their credits or, where
     one has none, by standard errors, because COMMON of the rows' luck is that of all candidates."""
-    search, reported = (
-        np.array([np.mean([row.metrics[name] for row in rows]) for rows in candidates]) for name in ("search_score", "score")
-    )
+    search = np.array([fmean(row.metrics["search_score"] for row in rows) for rows in candidates])
+    if all(SEARCH_CREDITS in row.facts for rows in candidates for row in rows):
+        credits = [np.mean([read_credits(row.facts[SEARCH_CREDITS]) for row in rows], axis=0) for rows in candidates]
+        return luck_of_choice(search, np.array(credits))
     facts = candidates[0][0].facts
-    scored, searched = float(facts[EXAMPLES]), float(facts[SEARCHED])
-    if all(CREDITS in row.facts for rows in candidates for row in rows):
-        credits = [np.mean([read_credits(row.facts[CREDITS]) for row in rows], axis=0) for rows in candidates]
-        return luck_of_choice(search, reported, np.array(credits), scored / searched)
-    errors, own = (
-        np.array([sum(sampling_reach({"score": score}, rows, str(facts.get(METRIC, "")))) / 2 / 1.96 for score in scores])
-        for scores, rows in ((search, searched), (reported, scored))
-    )
-    luck = math.sqrt(1 - COMMON) * errors * np.random.default_rng(0).standard_normal((DRAWS, len(search)))
-    return _variance_of_chosen(search + luck, reported, (1 - COMMON) * float(np.square(own).mean()))
+    rows, metric = float(facts[SEARCHED]), str(facts.get(METRIC, ""))
+    errors = [sum(sampling_reach({"score": score}, rows, metric)) / 2 / 1.96 for score in search]
+    return luck_of_choice(search, len(search) * math.sqrt(1 - COMMON) * np.diag(errors))
 
 
-def luck_of_choice(search: ArrayLike, reported: ArrayLike, credits: Numbers, rows: float) -> float:
-    """Returns the variance, in squared points, of the reported score by the luck of the rows that chose among candidates.
+def luck_of_choice(search: Numbers, credits: Numbers) -> float:
+    """Returns the variance, in squared points, of the true score by the luck of the rows that choose among candidates.
 
-    The rows are drawn again from the candidates' credits, paired: what rows do to all candidates chooses nothing. From the
-    variance of the chosen candidates' scores goes the part that the luck of the reported rows has in it.
+    True scores are drawn from the candidates' scores, and for each draw the rows, which choose again. What the rows do to all
+    candidates chooses nothing. True scores differ by a share of the variance of the scores, which is unknown: before the scores
+    every share is as likely (Daniels 1999). Candidates that are FAR behind are never chosen.
 
     Args:
-        search, reported: `(candidates,)`, their scores on the rows that choose and on the reported rows.
-        credits: `(candidates, blocks)`, of the reported rows (`craft.scoring.predictions`).
-        rows: the number of reported rows for each row that chooses.
+        search: `(candidates,)`, their scores on the rows that choose.
+        credits: `(candidates, blocks)`, of these rows (`craft.scoring.predictions`).
     """
+    many, blocks = credits.shape
     residuals = credits - credits.mean(axis=0)
     residuals -= residuals.mean(axis=1, keepdims=True)
-    many, blocks = residuals.shape
-    luck = np.random.default_rng(0).standard_normal((DRAWS, blocks)) @ residuals.T / blocks
-    return _variance_of_chosen(
-        np.asarray(search) + math.sqrt(rows) * luck, reported, float((residuals**2).sum()) / ((many - 1) * blocks**2)
-    )
-
-
-def _variance_of_chosen(search: Numbers, reported: ArrayLike, noise: float) -> float:
-    """Returns the variance of the reported scores that draws `(draws, candidates)` of the search scores choose, less what the
-    luck of the reported rows, `noise` for each candidate, has in it."""
-    chosen = search.argmax(axis=1)
-    shares = np.bincount(chosen, minlength=search.shape[1]) / len(search)
-    return max(0.0, float(np.asarray(reported)[chosen].var()) - noise * (1 - float(shares @ shares)))
+    noise = float((residuals**2).sum()) / max(many - 1, 1) / blocks**2
+    near = search >= search.max() - FAR * math.sqrt(noise)
+    if near.sum() < 2 or not noise:
+        return 0.0
+    if not near.all():
+        return luck_of_choice(search[near], credits[near])
+    shares = (np.arange(50) + 0.5) / 50
+    weights = np.sqrt(1 - shares) ** (many - 1) * np.exp((shares - 1) * (many - 1) * search.var(ddof=1) / noise / 2)
+    share = float(shares @ weights / weights.sum())
+    random = np.random.default_rng(0)
+    drawn, again = (random.standard_normal((draws, blocks)) @ residuals.T / blocks for draws in DRAWS)
+    true = search.mean() + share * (search - search.mean()) + math.sqrt(share) * drawn
+    chosen = (true[:, None] + again).argmax(axis=2)
+    return float(np.take_along_axis(true, chosen, axis=1).var(axis=1).mean())
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -337,8 +337,7 @@ class DesiredRuns:
             return state.entries if which == "all" else ()
         best: dict[str, tuple[float, str]] = {}  # of each task
         for key, entry in state.entries.items() if state.ended is None else ():
-            if entry.finished is not None:
-                score = float(entry.finished.metrics.get("score", -math.inf))
+            if entry.finished is not None and (score := entry.finished.metrics.get("score")) is not None:
                 best[entry.trial.task] = max(best.get(entry.trial.task, (-math.inf, "")), (score, key))
         marks = (names.ON_FRONT, names.ENOUGH, names.KNEE)
         marked = set[str]().union(*(verdict.members[mark] for mark in marks)) if verdict else set[str]()

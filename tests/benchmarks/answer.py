@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from craft.scoring.predictions import block_credits
 from orchestrator.results.front import mark_front
 from orchestrator.results.intervals import by_seed, interval, sampling_reach
 from orchestrator.results.summary import Summary
@@ -104,10 +105,11 @@ class Simulation:
         """Chooses among true scores of rates by 300 rows; returns the mean over all such choices, this one's, and the luck."""
         levels = tried + self.random.normal(0, scale, (100, 1, 4))
         latent = self.random.normal(0, COMMON, (100, 300, 1)) + self.random.normal(0, math.sqrt(0.38), (100, 300, 4))
-        search = 100 * (latent < ndtri(levels / 100)).mean(axis=1)
+        right = latent < ndtri(levels / 100)
+        search = 100 * right.mean(axis=1)
         chosen = tried[search.argmax(axis=1)]
-        reported, credits = zip(*(self.answer(0, levels[0, 0, [place]]) for place in range(4)), strict=True)
-        luck = luck_of_choice(search[0], np.ravel(reported), np.concatenate(credits), self.rows / 300)
+        credits = [block_credits(lambda rows, of_one=of_one: 100 * float(of_one[rows].mean()), 300) for of_one in right[0].T]
+        luck = luck_of_choice(search[0], np.array(credits))
         return float(chosen.mean()), float(chosen[0]), Tuning(4, lucks={"t0": luck})
 
     def answer(self, task: int, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

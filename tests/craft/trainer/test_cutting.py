@@ -170,6 +170,15 @@ def test_a_size_that_diverges_fails_alone(trained: Trained, tmp_path: Path, monk
     assert (str(failed), cut.metrics) == ("training diverged", result.cuts[1].metrics)
 
 
+def test_a_run_that_only_helps_to_choose_scores_no_reported_row(trained: Trained, tmp_path: Path) -> None:
+    spec, whole = trained("lora")
+    run = train_run(spec.model_copy(update={"search_only": True}), tmp_path, cuts=SIZES["lora"])
+    for short, scored in zip([run, *run.cuts], [whole, *whole.cuts], strict=True):
+        searched = {name: value for name, value in scored.metrics.items() if name.startswith("search_")}
+        assert short.metrics == searched != scored.metrics
+    assert not list(tmp_path.rglob("predictions*"))
+
+
 @pytest.mark.parametrize("method", ["craft", "lora"])
 def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path: Path, method: str) -> None:
     _, result = trained(method)

@@ -36,10 +36,10 @@ def size(run: RunSpec) -> int:
         ("space: [{method: head}, {method: lora, rank: 1}]", [Work(1, 100 / 3, 70), Work(1, 100, 70)]),
         # Two cuts, each trained on for ten steps and scored on both splits.
         ("space: [{method: lora, rank: 8, sizes: [100, 200]}]", [Work(1, 120, 3 * 70)]),
-        # Three of five rates by one seed, then three seeds of the best.
-        (FAIR + "space: [{method: lora, rank: 8}]", [Work(6, 600, 6 * 70)]),
+        # Three of five rates by one seed, scored on the search split alone, then three seeds of the best.
+        (FAIR + "space: [{method: lora, rank: 8}]", [Work(6, 600, 3 * 20 + 3 * 70)]),
         # Three ranks: three rates of each.
-        (FAIR + "space: [{method: lora, rank: {values: [1, 8, 16]}}]", [Work(18, 1800, 18 * 70)]),
+        (FAIR + "space: [{method: lora, rank: {values: [1, 8, 16]}}]", [Work(18, 1800, 9 * 20 + 9 * 70)]),
     ],
 )
 def test_work_is_that_of_all_trainings(text: str, expected: list[Work], tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, pearsonr
 from scipy.stats import t as student_t
 
-from craft.scoring.predictions import CREDITS, credits_of
+from craft.scoring.predictions import SEARCH_CREDITS, credits_of
 from orchestrator.plan.trial import Why
 from orchestrator.results.intervals import compare, sampling_reach
 from orchestrator.results.posterior import Evidence
@@ -184,12 +185,11 @@ def test_a_configuration_that_alone_has_seeds_of_two_groups_has_the_spread_of_th
 
 
 def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of_a_tuned_configuration() -> None:
-    random = np.random.default_rng(2)
-    credits, tie = random.normal(0, 10, (2, 200)), np.array([84.0, 84.0])
-    luck = luck_of_choice(tie, np.array([70.0, 76.0]), credits, 3.0)
-    assert luck == pytest.approx(3.0**2, rel=0.3), "of two rates that tie each is chosen half of the time"
-    assert luck_of_choice(np.array([84.0, 60.0]), np.array([70.0, 76.0]), credits, 3.0) == 0
-    assert luck_of_choice(tie, np.array([73.0, 73.1]), credits, 3.0) == 0, "either is as good"
+    credits = np.random.default_rng(2).normal(0, 30, (2, 200))
+    assert 0.3 < luck_of_choice(np.array([84.0, 84.0]), credits) < luck_of_choice(np.array([84.0, 82.5]), credits)
+    assert luck_of_choice(np.array([84.0, 60.0]), credits) == 0, "a clear loser is never chosen"
+    loser = np.vstack([credits, credits[::-1].mean(axis=0)])
+    assert luck_of_choice(np.array([84.0, 82.5, 20.0]), loser) == luck_of_choice(np.array([84.0, 82.5]), credits)
     plain = [made(f"c{i}", 1e3 * 2**i, [80.0 + i, 80.1 + i, 80.2 + i]) for i in range(5)]
     tuned = [replace(summary, tuning=Tuning(4, lucks={"toy/sentiment": 1.0})) for summary in plain]
     sure, unsure = (with_probabilities(rows, DEFAULT_OBJECTIVES) for rows in (plain, tuned))
@@ -198,15 +198,19 @@ def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of
 
 
 def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> None:
-    answers = np.random.default_rng(3).random((2, 900)) < 0.98
-    credits = [credits_of(lambda rows, right=right: 100 * right[rows].mean(), 900)[CREDITS] for right in answers]  # type: ignore[misc]
-    candidates = []
-    for place, (rate, score) in enumerate((("0.1", 70.0), ("0.2", 76.0))):
-        facts = {"reported_examples": 900, "search_examples": 300, CREDITS: credits[place]}
-        metrics = {"search_score": 84.0, "score": score}
-        candidates.append(entry(f"r{place}", metrics, seed=9, facts=facts, why=Why("candidate", "c"), rate=rate))
-    (summary,) = [row for row in summarize_entries([*candidates, entry("c", {"score": 71.0}, rate="0.1")]) if row.tunes is None]
-    assert summary.tuning.luck == pytest.approx(9, rel=0.4)
+    answers = np.random.default_rng(3).random((2, 300)) < 0.84
+    lucks = []
+    for with_credits in (True, False):
+        candidates = []
+        for rate, right in zip(("0.1", "0.2"), answers, strict=True):
+            facts: dict[str, Any] = {"search_examples": 300, "metric": "accuracy"}
+            if with_credits:
+                facts |= credits_of(lambda rows, right=right: 100 * right[rows].mean(), 300, SEARCH_CREDITS)  # type: ignore[misc]
+            metrics = {"search_score": 100 * float(right.mean())}
+            candidates.append(entry(f"r{rate}", metrics, seed=9, facts=facts, why=Why("candidate", "c"), rate=rate))
+        rows = summarize_entries([*candidates, entry("c", {"score": 71.0}, rate="0.1")])
+        lucks += [row.tuning.luck for row in rows if row.tunes is None]
+    assert 0.1 < lucks[1] < lucks[0] < 4, "answers share most of their luck where their credits are not known"
 
 
 RECORDS = ("fair-sst2", "fair-stsb", "fair-qqp", "sizes", "paper", "smollm2-commonsense", "gemma3-commonsense")

@@ -129,6 +129,7 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path) -> None:
     plan = plan_of(tmp_path / "here", FAIR)
     ran = run(plan, score)
     assert {trial.run.seed for trial in ran if not trial.trial.is_reported} == {1000}
+    assert [trial.run.search_only for trial in ran] == [not trial.trial.is_reported for trial in ran]
     summaries = judged(plan)
     assert {seed for summary in summaries for _, seed in summary.scores} == {0, 1, 2}
     assert [(summary.label, summary.seeds, summary.planned, summary.complete) for summary in summaries] == [
