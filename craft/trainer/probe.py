@@ -13,7 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -114,12 +114,5 @@ def _short(spec: RunSpec) -> RunSpec:
         "evaluate_every": "end",
     }
     # LoRA needs no decomposition, trains on tasks without a head, too, and its step takes about as long as CRAFT's.
-    plain: dict[str, Any] = {
-        "method": "lora",
-        "parameters": {},
-        "warm_start": None,
-        "cut_from": None,
-        "measure": {},
-        "search_only": False,
-    }
-    return RunSpec.model_validate(spec.model_dump() | plain | {"training": training.model_dump() | changes})
+    base = spec.model_dump(exclude={"warm_start", "cut_from", "measure", "search_only"}) | {"method": "lora", "parameters": {}}
+    return RunSpec.model_validate(base | {"training": training.model_dump() | changes})

@@ -1,8 +1,6 @@
-"""Tables from the record of twelve methods: what they gain, and what the choice of their rates loses.
+"""What the methods of a tuned record gain.
 
-    python -m tests.benchmarks.tuned docs/measurements/records/fair-sst2.csv
-
-The tuning seed has trainings at several rates of each configuration. The search split chooses; the reported split judges.
+python -m tests.benchmarks.tuned docs/measurements/records/fair-sst2.csv
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import pandas as pd
 from tests.benchmarks.trials import print_tables
 
 TUNING_SEED = 1000
-RATE, SCORE = "parameter.learning_rate", "metric.score"
+SCORE = "metric.score"
 
 
 def main() -> None:
@@ -32,21 +30,7 @@ def gains(trials: pd.DataFrame) -> Iterable[str]:
         yield f"| {name} | {' | '.join(f'{value:.1f}' for value in points)} |"
 
 
-def hindsight(trials: pd.DataFrame) -> Iterable[str]:
-    """The mean reported score of the tuning seed over configurations and tasks, at the chosen rates and at the best tried."""
-    trained = trials[trials["parameter.cut_from"].isna()]
-    trained = trained.assign(name=trained.label.str.partition(", lr")[0])  # that of the configuration without its rate
-    tried = trained[(trained.seed == TUNING_SEED) & trained.tunes.notna()]
-    chosen = trained[trained.seed != TUNING_SEED].groupby(["name", "task"])[RATE].first()
-    taken = tried[[rate == chosen[name, task] for name, task, rate in zip(tried.name, tried.task, tried[RATE], strict=True)]]
-    best = tried.groupby(["name", "task"])[SCORE].max()
-    yield "| the rate | mean |"
-    yield "| --- | --- |"
-    yield f"| chosen | {taken[SCORE].mean():.2f} |"
-    yield f"| the best in hindsight | {best.mean():.2f} |"
-
-
-TABLES = (gains, hindsight)
+TABLES = (gains,)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 from scipy.stats import binomtest, pearsonr
 from scipy.stats import t as student_t
 
-from craft.scoring.predictions import SEARCH_CREDITS, credits_of
+from craft.scoring.predictions import SEARCH_CREDITS, block_credits, credits_of
 from orchestrator.plan.trial import Why
 from orchestrator.results.intervals import compare, sampling_reach
 from orchestrator.results.posterior import Evidence
@@ -198,19 +199,28 @@ def test_the_luck_of_choosing_a_rate_is_in_the_interval_and_the_probabilities_of
 
 
 def test_candidates_of_a_tuned_configuration_have_their_luck_in_its_tuning() -> None:
-    answers = np.random.default_rng(3).random((2, 300)) < 0.84
-    lucks = []
-    for with_credits in (True, False):
-        candidates = []
-        for rate, right in zip(("0.1", "0.2"), answers, strict=True):
-            facts: dict[str, Any] = {"search_examples": 300, "metric": "accuracy"}
-            if with_credits:
-                facts |= credits_of(lambda rows, right=right: 100 * right[rows].mean(), 300, SEARCH_CREDITS)  # type: ignore[misc]
-            metrics = {"search_score": 100 * float(right.mean())}
-            candidates.append(entry(f"r{rate}", metrics, seed=9, facts=facts, why=Why("candidate", "c"), rate=rate))
-        rows = summarize_entries([*candidates, entry("c", {"score": 71.0}, rate="0.1")])
-        lucks += [row.tuning.luck for row in rows if row.tunes is None]
-    assert 0.1 < lucks[1] < lucks[0] < 4, "answers share most of their luck where their credits are not known"
+    candidates = []
+    for rate, right in zip(("0.1", "0.2"), np.random.default_rng(3).random((2, 300)) < 0.84, strict=True):
+        facts: dict[str, Any] = {"search_examples": 300}
+        facts |= credits_of(lambda rows, right=right: 100 * right[rows].mean(), 300, SEARCH_CREDITS)  # type: ignore[misc]
+        metrics = {"search_score": 100 * float(right.mean())}
+        candidates.append(entry(f"r{rate}", metrics, seed=9, facts=facts, why=Why("candidate", "c"), rate=rate))
+    (summary,) = [row for row in summarize_entries([*candidates, entry("c", {"score": 71.0}, rate="0.1")]) if row.tunes is None]
+    assert 0.2 < summary.tuning.luck < 4
+
+
+def test_the_luck_of_a_choice_is_that_of_other_rows_in_the_mean() -> None:
+    """Four rates and 600 rows; three quarters of what the rows do to the answers is common to all rates."""
+    random, said, true = np.random.default_rng(4), list[float](), list[float]()
+    for _ in range(60):
+        levels = 84 - random.exponential(1) * (np.arange(4) - random.uniform(0, 3)) ** 2
+        latent = random.normal(0, 0.75**0.5, (30, 600, 1)) + random.normal(0, 0.25**0.5, (30, 600, 4))
+        right = latent < ndtri(levels / 100)
+        search = 100 * right.mean(axis=1)
+        true.append(float(levels[search.argmax(axis=1)].var()))
+        credits = [block_credits(lambda rows, one=one: 100 * float(one[rows].mean()), 600) for one in right[0].T]
+        said.append(luck_of_choice(search[0], np.array(credits)))
+    assert 0.8 < np.mean(said) / np.mean(true) < 2
 
 
 RECORDS = ("fair-sst2", "fair-stsb", "fair-qqp", "sizes", "paper", "smollm2-commonsense", "gemma3-commonsense")
