@@ -57,12 +57,10 @@ def split_name(suffix: str) -> str:
     return suffix.removeprefix("_") or "reported"
 
 
-def count_examples(
-    train: int, search: int, reported: dict[str, int], search_only: bool
-) -> tuple[dict[str, int], dict[str, int]]:
+def count_examples(train: int, search: int, reported: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Makes a scorer's `examples` and `passes`."""
     examples = {"train_examples": train, "search_examples": search, "reported_examples": sum(reported.values())}
-    return examples, {"search": search} | ({} if search_only else reported)
+    return examples, {"search": search, **reported}
 
 
 Prediction = dict[str, Any]

@@ -124,7 +124,7 @@ class HeadScorer:
         self._collator = Collator(int(tokenizer.pad_token_id))
         self.train = data.train
         reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
-        self.examples, self.passes = count_examples(len(data.train), len(data.search), reported, spec.search_only)
+        self.examples, self.passes = count_examples(len(data.train), len(data.search), reported)
         lost = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
         shares = [
             f"{100 * split.lost / len(split):.0f} % of the {name} split"

@@ -70,7 +70,7 @@ class WordScorer:
 
         self.train = train = encoded("train", splits.train)
         reported = {name: len(split) for name, split in self._reported.items()}
-        self.examples, self.passes = count_examples(len(train), len(splits.search), reported, spec.search_only)
+        self.examples, self.passes = count_examples(len(train), len(splits.search), reported)
         self.searched: dict[str, str] = {}
         lost = f"{train.lost} of {train.lost + len(train)} training texts left out: no response within {length} tokens"
         self.notes, self.facts = [lost] if train.lost else [], dict[str, Any]()

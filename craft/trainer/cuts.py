@@ -168,13 +168,13 @@ def score(
     """Scores the model that has the cut adapter, and puts the scores into its record; the outputs behind them go to `place`."""
     record = smaller.record
     record["metrics"] |= scorer.search(model)
-    record["notes"] += notes
     record["facts"] |= scorer.searched
     if not smaller.run.search_only:
         reported = scorer.reported(model, place, lambda _scores: None)
         record["metrics"] |= (forgetting.metrics(model) if forgetting else {}) | reported.metrics
-        record["notes"] = [*reported.notes, *record["notes"]]
+        record["notes"] += reported.notes
         record["facts"] |= reported.facts
+    record["notes"] += notes
 
 
 def write(smaller: Smaller, source: Path, to: Path) -> None:

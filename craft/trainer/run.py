@@ -100,12 +100,12 @@ class Run:
 
     def train(self) -> None:
         """Makes the steps that are left, with the evaluations between them."""
-        loop, training = self.loop, self.spec.training
+        loop, training, passes = self.loop, self.spec.training, self.scorer.passes
         pace = self.pace = Pace(
             loop.total,
             training.batch_size * training.gradient_accumulation,
             loop.evaluated_at,
-            self.scorer.passes,
+            {"search": passes["search"]} if self.spec.search_only else passes,
             cuts=len(self.cuts),
             recovery=math.ceil(RECOVERY * loop.total),
             step=loop.step,

@@ -80,7 +80,8 @@ class Queue:
             busy = {job.training.configuration for job in self.submitted.values()}
             job = self._scheduler.next_job(waiting.values(), busy)
         else:
-            job = next((job for job in waiting.values() if _is_ready(job, state)), None)
+            ended = {None, *(key for key, entry in state.entries.items() if entry.ended)}
+            job = next((job for job in waiting.values() if job.source in ended), None)
         if job is not None:
             self.submitted[job.key] = job
         return job
@@ -95,7 +96,3 @@ class Queue:
     def restart(self) -> None:
         self.running.clear()
         self.submitted.clear()
-
-
-def _is_ready(job: Job, state: State) -> bool:
-    return job.source is None or (job.source in state.entries and state.entries[job.source].ended)
