@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from craft.results import METRIC, SEARCHED
 from craft.scoring.predictions import SEARCH_CREDITS, read_credits
 from orchestrator.plan.configuration import text
-from orchestrator.plan.trial import Trial, TrialResult
+from orchestrator.plan.trial import Trial
+from orchestrator.plan.tuning import Tried
 from orchestrator.record.state import Entry
 from orchestrator.results.intervals import sampling_reach
 from orchestrator.sweepfile.fair import RATE
@@ -140,24 +141,40 @@ def _values(names: Iterable[str], chosen: Chosen) -> dict[str, dict[str, str]]:
     return {name: {task: text(row.get(name)) for task, row in chosen.items()} for name in names}
 
 
+def read_tried(entries: Sequence[Entry]) -> Tried:
+    """Returns what a candidate has on a task, by its trials with the seeds that tune; a failure unless all finished."""
+    results = [entry.finished for entry in entries if entry.finished is not None]
+    scores = [result.metrics.get("search_score", math.nan) for result in results]
+    if len(results) < len(entries) or not all(map(math.isfinite, scores)):
+        return Tried(-math.inf)
+    losses = [result.metrics.get("search_loss", math.nan) for result in results]
+    credits = [read_credits(result.facts[SEARCH_CREDITS]) for result in results if SEARCH_CREDITS in result.facts]
+    return Tried(
+        fmean(scores),
+        fmean(losses) if all(map(math.isfinite, losses)) else math.inf,
+        np.mean(credits, axis=0) if len(credits) == len(results) else None,
+    )
+
+
 def lucks_of_tuning(entries: Sequence[Entry]) -> dict[str, float]:
     """Returns the variance of each task's score by the luck of choosing among candidates; 0 where the numbers of rows are not
     known."""
-    tasks: dict[str, dict[str, list[TrialResult]]] = {entry.trial.task: {} for entry in entries}
-    for trial, result in ((entry.trial, entry.result) for entry in entries):
-        if result and "search_score" in result.metrics and SEARCHED in result.facts:
-            tasks[trial.task].setdefault(trial.configuration, []).append(result)
-    return {task: _luck_of([*groups.values()]) if len(groups) > 1 else 0.0 for task, groups in tasks.items()}
+    tasks: dict[str, dict[str, list[Entry]]] = {}
+    for entry in entries:
+        tasks.setdefault(entry.trial.task, {}).setdefault(entry.trial.configuration, []).append(entry)
+    return {task: _luck_of([*groups.values()]) for task, groups in tasks.items()}
 
 
-def _luck_of(candidates: Sequence[Sequence[TrialResult]]) -> float:
-    """Returns the luck of choosing among candidates, each with the results of the seeds that tuned: by their credits or, where
+def _luck_of(candidates: Sequence[Sequence[Entry]]) -> float:
+    """Returns the luck of choosing among candidates, each with the trials of the seeds that tuned: by their credits or, where
     one has none, by standard errors, because COMMON of the rows' luck is that of all candidates."""
-    search = np.array([fmean(row.metrics["search_score"] for row in rows) for rows in candidates])
-    if all(SEARCH_CREDITS in row.facts for rows in candidates for row in rows):
-        credits = [np.mean([read_credits(row.facts[SEARCH_CREDITS]) for row in rows], axis=0) for rows in candidates]
+    tried = [one for one in map(read_tried, candidates) if math.isfinite(one.score)]
+    facts = next((entry.finished.facts for rows in candidates for entry in rows if entry.finished), {})
+    if len(tried) < 2 or SEARCHED not in facts:
+        return 0.0
+    search, credits = np.array([one.score for one in tried]), [one.credits for one in tried if one.credits is not None]
+    if len(credits) == len(tried):
         return luck_of_choice(search, np.array(credits))
-    facts = candidates[0][0].facts
     rows, metric = float(facts[SEARCHED]), str(facts.get(METRIC, ""))
     errors = [sum(sampling_reach({"score": score}, rows, metric)) / 2 / 1.96 for score in search]
     return luck_of_choice(search, len(search) * math.sqrt(1 - COMMON) * np.diag(errors))

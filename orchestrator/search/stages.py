@@ -16,12 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
-from statistics import fmean
 from typing import Any, TypeGuard
 
-import numpy as np
-
-from craft.scoring.predictions import SEARCH_CREDITS, read_credits
 from craft.words import percent, plural
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import MOST_POINTS, MOST_SEEDS, Plan
@@ -35,12 +31,11 @@ from orchestrator.results.proposal import another_size, rate_end
 from orchestrator.results.step import FACTORS, LEAST_PROBABILITY, Step, describe_price, describe_seeds, steps
 from orchestrator.results.step import best as best_step
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.strategy import SEARCH_SCORE, Staged, Stages, Strategy, added, after, build, entries_of
+from orchestrator.results.tuning import read_tried
+from orchestrator.search.strategy import Staged, Stages, Strategy, added, after, build, entries_of
 from orchestrator.sweepfile.fair import RATE
 from orchestrator.sweepfile.settings import Enough
 from orchestrator.sweepfile.space.dimensions import Point
-
-SEARCH_LOSS = "search_loss"
 
 
 def tune_then_measure(plan: Plan, state: State, stages: Stages) -> Stages:
@@ -165,21 +160,6 @@ class _Tried:
             {place: self._tried[row.id, task] for place, row in enumerate(group) if (row.id, task) in self._tried}
             for group in family.groups
         ]
-
-
-def read_tried(entries: Sequence[Entry]) -> Tried:
-    """Returns what a candidate has on a task, by its trials with the seeds that tune; a failure unless all finished."""
-    results = [entry.finished for entry in entries if entry.finished is not None]
-    scores = [result.metrics.get(SEARCH_SCORE, math.nan) for result in results]
-    if len(results) < len(entries) or not all(map(math.isfinite, scores)):
-        return Tried(-math.inf)
-    losses = [result.metrics.get(SEARCH_LOSS, math.nan) for result in results]
-    credits = [read_credits(result.facts[SEARCH_CREDITS]) for result in results if SEARCH_CREDITS in result.facts]
-    return Tried(
-        fmean(scores),
-        fmean(losses) if all(map(math.isfinite, losses)) else math.inf,
-        np.mean(credits, axis=0) if len(credits) == len(results) else None,
-    )
 
 
 SPREAD, PRIVATE, CLEAR = 1.0, 0.6, 3.5

@@ -32,7 +32,7 @@ from orchestrator.results.metrics import P_ENOUGH, SIZE, full_label
 from orchestrator.results.posterior import Evidence, Numbers, shares
 from orchestrator.results.probabilities import evidence
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.search.stages import read_tried
+from orchestrator.results.tuning import read_tried
 from orchestrator.sweepfile.settings import DEFAULT_OBJECTIVES, Enough
 from tests.benchmarks.trials import read_trials
 
